@@ -304,7 +304,7 @@ def test_a_table_elsewhere_names_images_from_the_folder(learner, folder, tmp_pat
     table = tmp_path / "tables" / "mine.csv"
     labelling = Labelling.open(learner, folder, table, progress=False)
     for label in ("cat", "guitar"):
-        labelling.label(labelling.model, labelling.shown.image, label, Limits())
+        labelling.label(labelling.shown.image, label, Limits())
     assert all((folder / row.image).is_file() for row in read_table(table))
     assert open_dataset(str(table), root=folder).classes == ("cat", "guitar")
 

@@ -16,7 +16,7 @@ LIMITS = Limits(classes=8, name_length=12)
 
 
 def no_doubt(model, fitted):
-    return doubt_note(model, fitted, fitted.classes, 0.5)
+    return doubt_note(model, fitted, fitted, 0.5)
 
 
 def test_added_classes_predict_as_if_they_had_always_been_there(model, model_folder, lite, cat):

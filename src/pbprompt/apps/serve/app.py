@@ -15,37 +15,23 @@ from starlette.exceptions import HTTPException
 
 from pbprompt import __version__
 from pbprompt.apps.pages.html_page import page
+from pbprompt.apps.serve import schemas
 from pbprompt.apps.serve.fairness import Shares
 from pbprompt.apps.serve.labelling import Labelling, add_labelling
 from pbprompt.apps.serve.limits import Limits, Refused
 from pbprompt.apps.serve.middleware import Metrics, Middleware
 from pbprompt.apps.serve.protocol import SELDOM, GuardedProtocol
 from pbprompt.apps.serve.samples import samples_of
-from pbprompt.apps.serve.schemas import (
-    BUSY,
-    KEY,
-    UNUSABLE,
-    AddClasses,
-    Classes,
-    Examples,
-    Explain,
-    Explanation,
-    Health,
-    Predict,
-    Predictions,
-    Samples,
-    documented,
-)
+from pbprompt.apps.serve.schemas import BUSY, KEY, UNUSABLE, documented
 from pbprompt.apps.serve.service import Service, give_memory_back
 from pbprompt.apps.serve.uploads import receive
 from pbprompt.errors import InputError, NoNumberError, one_line
 from pbprompt.model.class_mix import TRAINED
 from pbprompt.model.tuned import TunedModel
 
-PAGE = {"/": ("index.html", "text/html"), "/style.css": ("style.css", "text/css")}
-PAGE |= {"/app.js": ("app.js", "text/javascript"), "/common.js": ("common.js", "text/javascript")}
-LABEL_PAGE = {"/label": ("label.html", "text/html"), "/label.js": ("label.js", "text/javascript")}
-TOUR_PAGE = {"/tour": ("tour.html", "text/html"), "/tour.js": ("tour.js", "text/javascript")}
+PAGE = ("index.html", "style.css", "app.js", "common.js")
+LABEL_PAGE, TOUR_PAGE = ("label.html", "label.js"), ("tour.html", "tour.js")
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 PNG = {"image/png": {"schema": {"type": "string", "format": "binary"}}}
 UNSHARED = {403: "the server keeps no classes: send `classes` with each request"}
 TAKEN = {409: "a class is there in another spelling, or the method cannot"}
@@ -76,7 +62,7 @@ def create_app(
     limits = limits or Limits()
     metrics = Metrics()
     service = Service(model, limits, metrics, photographs)
-    held = Shares(limits.held_bytes, "too much is being uploaded at once")
+    uploads = Shares(limits.held_bytes, "too much is being uploaded at once")
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -97,28 +83,28 @@ def create_app(
     @app.post(
         "/predict",
         response_model_exclude_unset=True,
-        **documented(UNUSABLE | BUSY | DAMAGED, Predict, form="files"),
+        **documented(UNUSABLE | BUSY | DAMAGED, schemas.Predict, form="files"),
     )
-    async def predict(request: Request) -> Predictions:
+    async def predict(request: Request) -> schemas.Predictions:
         """Name what is in each image, with probabilities and their uncertainty."""
-        async with receive(request, Predict, limits, held, form="files") as asked:
-            return await service.predict(asked)
+        async with receive(request, schemas.Predict, limits, uploads, form="files") as sent:
+            return await service.predict(sent)
 
-    explained = documented(UNUSABLE | BUSY | DAMAGED | {404: "unknown class"}, Explain, form="file")
+    explained = documented(UNUSABLE | BUSY | DAMAGED | {404: "unknown class"}, schemas.Explain, form="file")
     explained["responses"][200] = {"content": PNG}
 
-    @app.post("/explain", response_model=Explanation, **explained)
-    async def explain(request: Request) -> Explanation | Response:
+    @app.post("/explain", response_model=schemas.Explanation, **explained)
+    async def explain(request: Request) -> schemas.Explanation | Response:
         """Show where in an image the sampled prompts of a class look."""
-        async with receive(request, Explain, limits, held, form="file") as asked:
-            said = await service.explain(asked)
-        return Response(said, media_type="image/png") if isinstance(said, bytes) else said
+        async with receive(request, schemas.Explain, limits, uploads, form="file") as sent:
+            found = await service.explain(sent)
+        return Response(found, media_type="image/png") if isinstance(found, bytes) else found
 
     @app.get("/classes", **documented(KEY))
-    async def classes() -> Classes:
+    async def classes() -> schemas.Classes:
         """The classes the model tells apart."""
         now = service.model
-        return Classes(
+        return schemas.Classes(
             classes=list(now.classes),
             added=service.added,
             calibrated=now.calibrated,
@@ -126,16 +112,16 @@ def create_app(
             thresholds=now.thresholds or None,
         )
 
-    @app.post("/classes", **documented(UNUSABLE | BUSY | UNSHARED | TAKEN, AddClasses))
-    async def add_classes(request: Request) -> Classes:
+    @app.post("/classes", **documented(UNUSABLE | BUSY | UNSHARED | TAKEN, schemas.AddClasses))
+    async def add_classes(request: Request) -> schemas.Classes:
         """Add classes by name for all clients, until the server stops."""
-        async with receive(request, AddClasses, limits, held) as asked:
+        async with receive(request, schemas.AddClasses, limits, uploads) as sent:
             check_shared()
-            await service.add_classes(asked)
+            await service.add_classes(sent.names)
         return await classes()
 
     @app.delete("/classes", **documented(KEY | BUSY | UNSHARED | {409: "a class of the model's own"}))
-    async def remove_class(name: str = "") -> Classes:
+    async def remove_class(name: str = "") -> schemas.Classes:
         """Remove an added class, by `?name=`, for all clients; one that is not there is removed already."""
         check_shared()
         await service.remove_class(name)
@@ -149,26 +135,26 @@ def create_app(
     to_try = samples_of(model.info.data.to_try)  # once: no request for them reaches the file system
 
     @app.get("/samples", **documented(KEY))
-    async def samples() -> Samples:
+    async def samples() -> schemas.Samples:
         """Images to try it on: of the model's own data where they can be found."""
         return to_try
 
     if examples:
 
-        @app.post("/examples", **documented(UNUSABLE | BUSY | TAKEN, Examples, form="files"))
-        async def learn(request: Request) -> Classes:
+        @app.post("/examples", **documented(UNUSABLE | BUSY | TAKEN, schemas.Examples, form="files"))
+        async def learn(request: Request) -> schemas.Classes:
             """Learn labelled images, until the server stops."""
-            async with receive(request, Examples, limits, held, form="files") as asked:
-                await service.learn(asked)
+            async with receive(request, schemas.Examples, limits, uploads, form="files") as sent:
+                await service.learn(sent)
             return await classes()
 
     if labelling:
-        add_labelling(app, service, labelling, limits, held)
+        add_labelling(app, service, labelling, limits, uploads)
 
     @app.get("/healthz")
-    async def healthz() -> Health:
+    async def healthz() -> schemas.Health:
         """Whether the server works."""
-        return Health(
+        return schemas.Health(
             status="ok",
             method=model.info.method,
             backbone=tower if not Path(tower).exists() else Path(tower).name,  # nobody's business where it is
@@ -188,7 +174,8 @@ def create_app(
     async def docs() -> HTMLResponse:
         return HTMLResponse(page("endpoints.html", **app.openapi()))
 
-    _add_page(app, PAGE | (LABEL_PAGE if labelling else {}) | (TOUR_PAGE if tour else {}))
+    for name in (*PAGE, *(LABEL_PAGE if labelling else ()), *(TOUR_PAGE if tour else ())):
+        _add_page(app, name)
     _add_error_handlers(app)
     endpoints = frozenset(getattr(route, "path", "") for route in app.routes)
     hosts = frozenset({"localhost", host.lower(), gethostname().lower()})
@@ -215,16 +202,14 @@ def server_config(app: FastAPI, host: str, port: int, proxy: str | None = None) 
     return config
 
 
-def _add_page(app: FastAPI, pages: dict[str, tuple[str, str]]) -> None:
-    """The web pages and what they show, read once: no request for them reaches the file system."""
-    folder = files("pbprompt.apps.serve").joinpath("page")
-    for path, (name, kind) in pages.items():
-        content = folder.joinpath(name).read_bytes()
+def _add_page(app: FastAPI, name: str) -> None:
+    """A web page or what it needs, read once: no request for it reaches the file system."""
+    content = files("pbprompt.apps.serve").joinpath("page", name).read_bytes()
+    path = "/" if name == "index.html" else f"/{name.removesuffix('.html')}"
 
-        async def send(content: bytes = content, kind: str = kind) -> Response:
-            return Response(content, media_type=kind)
-
-        app.get(path, include_in_schema=False)(send)
+    @app.get(path, include_in_schema=False)
+    async def send() -> Response:
+        return Response(content, media_type=TYPES[Path(name).suffix])
 
 
 def _add_error_handlers(app: FastAPI) -> None:

@@ -21,7 +21,7 @@ from pbprompt.apps.labelling.next_images import (
 )
 from pbprompt.apps.serve.fairness import Shares
 from pbprompt.apps.serve.limits import Limits, Refused
-from pbprompt.apps.serve.model import single_spaced, with_examples
+from pbprompt.apps.serve.model import new_names, single_spaced
 from pbprompt.apps.serve.schemas import BUSY, KEY, UNUSABLE, Estimate, Label, ToLabel, documented
 from pbprompt.apps.serve.service import Service
 from pbprompt.apps.serve.uploads import receive
@@ -58,14 +58,13 @@ class Labelling:
 
     def __post_init__(self) -> None:
         self._place = {name: place for place, name in enumerate(self.names)}
-        self._queue = [row for row in self.rows.values() if not row.label and row.image in self._place]
-        self._asked = {row.image for row in self._queue}  # they stay in the table whatever happens
+        self._queue = {name: row for name, row in self.rows.items() if not row.label and name in self._place}
+        self._listed = {*self._queue}  # they stay in the table whatever happens
         self._skipped: set[str] = set()
         self._done: list[tuple[str, str]] = []  # labelled, or skipped (""), since the server started
-        self._behind = False  # what others said is in `rows`, and not yet in the model
         self._first = self._estimate(self.start)
-        self.model = self._from_start()
-        self.shown = self._next_to_show(self.model)
+        self.model = self._learned(self.rows)
+        self.shown = self._next_to_show()
 
     @classmethod
     def open(
@@ -94,14 +93,9 @@ class Labelling:
         notes = [str(error) for error in failures.values()]
         if away := len(there) - len(inside):
             notes.append(f"{away} links lead out of {folder}: what they lead to is not shown")
-        if lost := len([row for row in rows.values() if row.label and row.image not in set(names)]):
+        if lost := len({name for name, row in rows.items() if row.label} - {*names}):
             notes.append(f"{lost} labels of {table} are of images that are not in {folder}: not learned")
         return cls(folder, table, model, features, names, rows, notes)
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """What has been said, by image, of those that are there."""
-        return {name: row.label for name, row in self.rows.items() if row.label and name in self._place}
 
     def path_of(self, name: str) -> Path:
         """Where an image lies; refused where it is none of the folder's."""
@@ -112,29 +106,27 @@ class Labelling:
             raise Refused(404, "the image leads out of the folder")
         return path
 
-    def label(self, model: TunedModel, name: str, label: str | None, limits: Limits) -> TunedModel:
+    def label(self, name: str, label: str | None, limits: Limits) -> TunedModel:
         """The model having learned one image more, or as it was where that is skipped."""
-        row = next((row for row in self._queue if row.image == name), None)
-        if row is None:
+        if (row := self._queue.get(name)) is None:
             raise Refused(409, "this image is not waiting for a label: reload the page")
-        label = label if label is None else known_as(model.classes, [single_spaced(label)])[0]
+        label = label if label is None else known_as(self.model.classes, [single_spaced(label)])[0]
         with held(self.table.parent):
-            model = self._with_others(model)
-            if name in self.labels:
-                self.shown = self._next_to_show(model)
-                raise Refused(409, self._said_meanwhile(name, label or "to skip it"))
+            self._read()
+            if name in self._labels(self.rows):
+                raise self._changed_meanwhile(name, label or "to skip it")
             if label is None:
                 self._skipped.add(name)
             else:
-                model = with_examples(model, self._encoded([name]), [label], limits)
+                new_names([label], self.model.classes, limits)
                 if self.shown.image == name and self.shown.suggested is not None:
                     sure = f"{self.shown.scores[self.shown.suggested]:.4f}"
                     row = row._replace(suggested=self.shown.suggested, probability=sure)
                 self._write(self.rows | {name: row._replace(label=label)})
-        self._queue = [other for other in self._queue if other.image != name]
+        del self._queue[name]
         self._done.append((name, label or ""))
-        self._behind, self.shown = False, self._next_to_show(model)
-        return model
+        self.shown = self._next_to_show()
+        return self.model
 
     def undo(self) -> TunedModel:
         """The model without what was said last; that image comes next."""
@@ -142,67 +134,76 @@ class Labelling:
             raise Refused(409, "nothing was labelled since the server started: correct the table itself")
         name, label = self._done[-1]
         with held(self.table.parent):
-            self._with_others(self.start)
-            if self.labels.get(name, "") != label:
-                raise Refused(409, self._said_meanwhile(name, "to take that back"))
+            self._read()
+            if self._labels(self.rows).get(name, "") != label:
+                raise self._changed_meanwhile(name, "to take that back")
             row = self.rows.get(name, Entry(name, "", "", "", ""))._replace(label="")
             if name in self.rows:
                 left = {other: row for other, row in self.rows.items() if other != name}
-                self._write(left | {name: row} if name in self._asked else left)
+                self._write(left | {name: row} if name in self._listed else left)
         self._done.pop()
         self._skipped.discard(name)
-        self._queue.insert(0, row)
-        model = self._from_start()
-        self._behind, self.shown = False, self._next_to_show(model)
-        return model
+        self._queue = {name: row, **self._queue}
+        self.shown = self._next_to_show()
+        return self.model
 
-    def _with_others(self, model: TunedModel) -> TunedModel:
-        """Take in what was written into the table by others; the model is then that of all labels."""
+    def _read(self) -> None:
+        """Take in what was written into the table by others."""
         there = self.table.exists()
         if self.rows and not there:
             raise Refused(409, f"{self.table} is gone: put it back, or start the server again")
         rows = {row.image: row for row in read_table(self.table)} if there else {}
         if rows != self.rows:
-            self.rows, self._behind = rows, True
-            self._queue = [row for row in self._queue if row.image not in self.labels]
-        return self._from_start() if self._behind else model
+            self.rows, self.model = rows, self._learned(rows)
+            labels = self._labels(rows)
+            self._queue = {name: row for name, row in self._queue.items() if name not in labels}
+            self.shown = self._next_to_show()
 
-    def _said_meanwhile(self, name: str, wish: str) -> str:
-        now = self.labels.get(name, "")
-        return f"{self.table} has {now!r} for {name} by now, not this page's {wish!r}: nothing was written"
+    def _changed_meanwhile(self, name: str, wish: str) -> Refused:
+        now = self._labels(self.rows).get(name, "")
+        reason = f"{self.table} has {now!r} for {name} by now, not this page's {wish!r}: nothing was written"
+        return Refused(409, reason)
 
     def _write(self, rows: dict[str, Entry]) -> None:
+        model = self._learned(rows)  # first: what it cannot learn is not written
         try:
             write_table(self.table, list(rows.values()))
         except OSError as error:
             why = error.strerror or str(error)
             raise Refused(507, f"{self.table} cannot be written: {why}: nothing was learned") from None
-        self.rows = rows
+        self.rows, self.model = rows, model
 
-    def _from_start(self) -> TunedModel:
-        if not (labels := self.labels):
+    def _labels(self, rows: dict[str, Entry]) -> dict[str, str]:
+        """By image, of those that are there."""
+        return {name: row.label for name, row in rows.items() if row.label and name in self._place}
+
+    def _learned(self, rows: dict[str, Entry]) -> TunedModel:
+        """The model that has learned the labels of the table."""
+        labels = self._labels(rows)
+        if not labels:
             return self.start
         return self.start.partial_fit(self._encoded(list(labels)), list(labels.values()))
 
-    def _next_to_show(self, model: TunedModel) -> ToLabel:
+    def _next_to_show(self) -> ToLabel:
         """What to show now: the next image, what the model says of it, and how far it has come."""
-        labels, waiting = self.labels, {row.image for row in self._queue}
-        free = [name for name in self.names if name not in {*labels, *waiting, *self._skipped}]
-        if not self._queue and free:
+        labels, model = self._labels(self.rows), self.model
+        done = {*labels, *self._skipped}
+        free = [name for name in self.names if name not in done]
+        if free and not self._queue:
             images = self._encoded(free)
             said = model.predict(images)
             for one in next_images(images.global_, said, min(AT_ONCE, len(free)), seed=len(labels)):
                 score, sure = f"{one.score:.4f}", f"{one.probability:.4f}"
-                self._queue.append(Entry(free[one.row], "", one.label, sure, score))
-        names = [row.image for row in self._queue[:2]]
-        scores = model.predict(self._encoded(names[:1]))[0].scores if names else {}
+                self._queue[free[one.row]] = Entry(free[one.row], "", one.label, sure, score)
+        image, after = [*self._queue, None, None][:2]
+        scores = {} if image is None else model.predict(self._encoded([image]))[0].scores
         return ToLabel(
-            image=names[0] if names else None,
-            after=names[1] if len(names) > 1 else None,
+            image=image,
+            after=after,
             suggested=max(scores, key=scores.__getitem__) if scores else None,
             scores=scores,
             labelled=len(labels),
-            left=len(self.names) - len(labels) - len(self._skipped),
+            left=len(free),
             estimate=self._estimate(model),
             estimate_at_start=self._first,
             may_undo=bool(self._done),
@@ -217,9 +218,11 @@ class Labelling:
         return self.features.subset([self._place[name] for name in names]).images
 
 
-def add_labelling(app: FastAPI, service: Service, labelling: Labelling, limits: Limits, held: Shares) -> None:
+def add_labelling(
+    app: FastAPI, service: Service, labelling: Labelling, limits: Limits, uploads: Shares
+) -> None:
     """Let the app hand out a folder's images to label; the model learns each as POST /examples would."""
-    service.take(labelling.model, list(labelling.labels.values()))
+    service.take(labelling.model)
 
     @app.get("/labelling", **documented(KEY))
     async def to_label() -> ToLabel:
@@ -231,16 +234,15 @@ def add_labelling(app: FastAPI, service: Service, labelling: Labelling, limits: 
     @app.post("/labelling", **documented(UNUSABLE | BUSY | WRITING | unfit, Label))
     async def label(request: Request) -> ToLabel:
         """Label or skip an image: the model learns it, the table is written, and the next one comes."""
-        async with receive(request, Label, limits, held) as asked:
-            said = [] if asked.label is None else [asked.label]
-            await service.teach(lambda model: labelling.label(model, asked.image, asked.label, limits), said)
-        service.metrics.examples.inc(len(said))
+        async with receive(request, Label, limits, uploads) as sent:
+            await service.teach(lambda _: labelling.label(sent.image, sent.label, limits))
+        service.metrics.examples.inc(sent.label is not None)
         return labelling.shown
 
     @app.post("/labelling/undo", **documented(KEY | BUSY | WRITING | {409: "there is nothing to take back"}))
     async def undo() -> ToLabel:
         """Take back what was said last."""
-        await service.teach(lambda model: labelling.undo(), [])
+        await service.teach(lambda _: labelling.undo())
         return labelling.shown
 
     unseen = {404: "no image of the folder", 422: "it cannot be read"}

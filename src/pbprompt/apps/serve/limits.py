@@ -39,8 +39,7 @@ class Refused(Exception):  # noqa: N818 - it names an outcome, not a fault of th
 
     def __init__(self, status: int, reason: str, *, retry_after: int | None = None) -> None:
         super().__init__(status, reason)  # all it takes, so that it can travel between processes
-        self.status = status
-        self.reason = reason
+        self.status, self.reason, self.retry_after = status, reason, retry_after
         self.headers = {"Retry-After": str(retry_after)} if retry_after else {}
 
     def __str__(self) -> str:

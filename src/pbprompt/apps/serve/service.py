@@ -1,9 +1,7 @@
 """What the endpoints do: decode in a few processes, predict in batches, explain one at a time."""
 
 import asyncio
-import base64
 import ctypes
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,45 +13,23 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from PIL import Image
 
-from pbprompt.apps.explain.cases import draw_case
-from pbprompt.apps.explain.drawing import draw_heat_maps, overlay, seen
 from pbprompt.apps.serve import schemas
 from pbprompt.apps.serve.batching import Batcher
+from pbprompt.apps.serve.explain import SHOWN_SIDE, explain
 from pbprompt.apps.serve.fairness import Shares, Turns
 from pbprompt.apps.serve.images import decode_image, shown_jpeg
 from pbprompt.apps.serve.limits import MIB, Limits, Refused, in_time
 from pbprompt.apps.serve.middleware import Metrics
-from pbprompt.apps.serve.model import (
-    explain,
-    like_photographs,
-    ready,
-    rule_and_note,
-    single_spaced,
-    with_classes,
-    with_examples,
-    without_class,
-)
-from pbprompt.apps.serve.schemas import (
-    AddClasses,
-    Examples,
-    Explain,
-    Explanation,
-    LikePart,
-    Predict,
-    Predictions,
-    Upload,
-)
+from pbprompt.apps.serve.model import rule_and_note, single_spaced, with_classes, with_examples
 from pbprompt.learners.predictive import Prediction
 from pbprompt.model.monitoring import at_fit, unsure_below
 from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.crops import Cropper
-from pbprompt.vision.images.images import encoded_image
 from pbprompt.vision.images.names import known_as
 from pbprompt.vision.images.workers import Workers, available_cpus
 from pbprompt.vision.towers.backbone import Encoded
 
-SHOWN_SIDE = 640  # pixels of the longer side of a heat map, or of an image to label
 DECODERS = 4  # processes at most: each may hold a whole photograph
 TRIM_SECONDS = 5.0
 PIXEL_BYTES = 32  # that decoding and converting a pixel may take
@@ -75,13 +51,11 @@ class Service:
     def __init__(
         self, model: TunedModel, limits: Limits, metrics: Metrics, photographs: Path | None = None
     ) -> None:
-        self._photographs = photographs
-        self.model, self.limits, self.metrics = ready(model), limits, metrics
+        self.limits, self.metrics, self._photographs = limits, metrics, photographs
         self._fitted = model
-        self._own = frozenset(model.classes)  # fitted or learned, not only named
+        self.take(model)
         self._rule = lru_cache(maxsize=limits.visits)(rule_and_note)  # asked with every image
-        self._calibration = model.calibration  # of these
-        self._visits: OrderedDict[tuple[TunedModel, tuple[str, ...]], TunedModel] = OrderedDict()
+        self._visits: dict[tuple[TunedModel, tuple[str, ...]], TunedModel] = {}
         self._room = Shares(limits.queue, "{} images wait already")  # until answered: decoding counts too
         self.batcher: Batcher[Question, Prediction] = Batcher(
             self._predict_batch,
@@ -117,73 +91,87 @@ class Service:
     @property
     def added(self) -> list[str]:
         """Classes that clients added by name alone."""
-        return [name for name in self.model.classes if name not in self._own]
+        return list(self.model.classes[len(self._base.classes) :])
 
-    async def predict(self, asked: Predict) -> Predictions:
-        with self._room.taken(len(asked.images)):
+    async def predict(self, request: schemas.Predict) -> schemas.Predictions:
+        with self._room.taken(len(request.images)):
             async with in_time(self.limits.answer_seconds):
-                model = await self._visited(asked.classes)
-                shares = asked.reject_at, asked.coverage, asked.none_at, asked.back_off
-                rule, note = self._rule(model, self._fitted, self._own, *shares)
-                squares = await self._squares(asked.images)
-                said = await self.batcher.submit([Question(one, model, rule) for one in squares])
-        self._count(said)
+                model = await self._visited(request.classes)
+                shares = request.reject_at, request.coverage, request.none_at, request.back_off
+                rule, note = self._rule(model, self._fitted, self._base, *shares)
+                squares = await self._squares(request.images)
+                answers = await self.batcher.submit([Question(one, model, rule) for one in squares])
+        self._count(answers)
         records = []
-        for number, (image, one) in enumerate(zip(asked.images, said, strict=True), 1):
+        for number, (image, answer) in enumerate(zip(request.images, answers, strict=True), 1):
             name = image.name or f"image {number}"
-            records.append(schemas.Prediction(image=name, **one.to_dict(asked.top_k)))
-        return Predictions(predictions=records, note=note)
+            records.append(schemas.Prediction(image=name, **answer.to_dict(request.top_k)))
+        return schemas.Predictions(predictions=records, note=note)
 
-    def _count(self, said: Sequence[Prediction]) -> None:
+    def _count(self, answers: Sequence[Prediction]) -> None:
         """For /metrics; names that clients have brought are nobody else's business, and without end."""
-        for one in said:
+        for one in answers:
             for label in (one.label,) if one.labels is None else one.labels:
-                self.metrics.answers.labels(label if label in self._own else "(added)").inc()
+                self.metrics.answers.labels(label if label in self._base.classes else "(added)").inc()
             self.metrics.unsure.inc(bool(one.unsure))
             if one.familiarity is not None:
                 self.metrics.familiarity.observe(one.familiarity)
 
-    async def explain(self, asked: Explain) -> Explanation | bytes:
+    async def explain(self, request: schemas.Explain) -> schemas.Explanation | bytes:
         """The maps, or drawn as one PNG."""
         with self._room.taken(1):
             async with in_time(self.limits.answer_seconds):
-                model = await self._visited(asked.classes)
-                (image,) = await self._decoded([asked.image])
-                return await self._aside(lambda: self._drawn(model, image, asked))
+                model = await self._visited(request.classes)
+                (image,) = await self._decoded([request.image])
+                return await self._aside(lambda: explain(model, image, request, self._photographs))
 
-    async def add_classes(self, asked: AddClasses) -> None:
-        async with in_time(self.limits.answer_seconds), self._changing:
-            # Nothing is awaited after this: who gets a 503 has changed nothing.
-            self.model = await self._aside(lambda: with_classes(self.model, asked.names, self.limits))
+    async def add_classes(self, names: Sequence[str]) -> None:
+        async with in_time(self.limits.answer_seconds):
+            await self._change(lambda: (self._base, [*self.added, *names]))
 
     async def remove_class(self, name: str) -> None:
-        async with in_time(self.limits.answer_seconds), self._changing:
-            self.model = await self._aside(
-                lambda: without_class(self.model, name, self._own, self._calibration)
-            )
+        """One that is not there is gone already."""
+        (name,) = known_as(self.model.classes, [single_spaced(name)])
+        if name in self._base.classes:
+            raise Refused(409, f"class {name!r} is the model's own: only added ones can be removed")
+        async with in_time(self.limits.answer_seconds):
+            await self._change(lambda: (self._base, [one for one in self.added if one != name]))
 
-    async def learn(self, asked: Examples) -> None:
-        if len(asked.labels) != len(asked.images):
-            raise Refused(422, f"{len(asked.images)} images and {len(asked.labels)} labels: send one each")
-        with self._room.taken(len(asked.images)):
+    async def learn(self, request: schemas.Examples) -> None:
+        images, labels = request.images, request.labels
+        if len(labels) != len(images):
+            raise Refused(422, f"{len(images)} images and {len(labels)} labels: send one each")
+        with self._room.taken(len(images)):
             async with in_time(self.limits.answer_seconds):
-                squares = await self._squares(asked.images)
+                squares = await self._squares(images)
                 await self.teach(
-                    lambda model: with_examples(model, _seen(model, squares), asked.labels, self.limits),
-                    asked.labels,
+                    lambda model: with_examples(model, _seen(model, squares), labels, self.limits)
                 )
         self.metrics.examples.inc(len(squares))
 
-    async def teach(self, learned: Callable[[TunedModel], TunedModel], labels: Sequence[str]) -> None:
-        """Let the model become what it is after labelled images, which `learned` makes of it."""
-        async with self._changing:
-            self.take(await self._aside(lambda: learned(self.model)), labels)
+    async def teach(self, learned: Callable[[TunedModel], TunedModel]) -> None:
+        """Let the model become what `learned` makes of it; classes that it learned are its own."""
 
-    def take(self, model: TunedModel, labels: Sequence[str]) -> None:
-        """Answer by what the model has become; the classes of its labels are its own from now on."""
-        self.model = ready(model)
-        self._own |= frozenset(known_as(model.classes, list(map(single_spaced, labels))))
-        self._calibration = None
+        def changed() -> tuple[TunedModel, list[str]]:
+            base = learned(self._base)
+            return base, [name for name in self.added if name not in base.classes]
+
+        await self._change(changed)
+
+    async def _change(self, changed: Callable[[], tuple[TunedModel, Sequence[str]]]) -> None:
+        """Answer by another model of the server's own, with these classes added."""
+
+        def made() -> tuple[TunedModel, TunedModel]:
+            base, added = changed()
+            return base, with_classes(base, added, self.limits)
+
+        async with self._changing:
+            # Nothing is awaited after this: who gets a 503 has changed nothing.
+            self._base, self.model = await self._aside(made)
+
+    def take(self, model: TunedModel) -> None:
+        """Answer by this model, without added classes."""
+        self._base = self.model = with_classes(model, (), self.limits)
 
     async def picture(self, path: Path) -> bytes:
         """An image of this machine as a JPEG that any browser shows."""
@@ -193,37 +181,38 @@ class Service:
         """The model with a request's own classes: nobody else's request has them."""
         if not names:
             return self.model
-        key = (self.model, tuple(names))
-        if key in self._visits:
-            self._visits.move_to_end(key)
-        else:
-            self._visits[key] = await self._aside(lambda: with_classes(key[0], names, self.limits))
-            while len(self._visits) > self.limits.visits:
-                self._visits.popitem(last=False)
-        return self._visits[key]
+        key = model, _ = self.model, tuple(names)
+        visited = self._visits.pop(key, None)
+        if visited is None:
+            visited = await self._aside(lambda: with_classes(model, names, self.limits))
+        self._visits[key] = visited  # the last that will be forgotten
+        if len(self._visits) > self.limits.visits:
+            del self._visits[next(iter(self._visits))]
+        return visited
 
-    def _predict_batch(self, asked: Sequence[Question]) -> list[Prediction]:
+    def _predict_batch(self, questions: Sequence[Question]) -> list[Prediction]:
         """The tower, which all models share, and one pass for each model and rule."""
-        self.metrics.batches.observe(len(asked))
-        images = _seen(asked[0].model, [one.square for one in asked])
-        said: list[Prediction] = []
-        for (model, rule), alike in groupby(asked, lambda one: (one.model, one.rule)):
-            rows = slice(len(said), len(said) + len(list(alike)))
-            said += model.predict(Encoded(*(part[rows] for part in images)), rule)
-        return said
+        self.metrics.batches.observe(len(questions))
+        images = _seen(questions[0].model, [one.square for one in questions])
+        answers: list[Prediction] = []
+        for (model, rule), alike in groupby(questions, lambda one: (one.model, one.rule)):
+            rows = slice(len(answers), len(answers) + len(list(alike)))
+            answers += model.predict(Encoded(*(part[rows] for part in images)), rule)
+        return answers
 
-    async def _squares(self, images: Sequence[Upload]) -> list[Image.Image]:
+    async def _squares(self, images: Sequence[schemas.Upload]) -> list[Image.Image]:
         return await self._decoded(images, self.model.backbone.preprocess.cropper)
 
-    async def _decoded(self, images: Sequence[Upload], cropper: Cropper | None = None) -> list[Image.Image]:
+    async def _decoded(
+        self, images: Sequence[schemas.Upload], cropper: Cropper | None = None
+    ) -> list[Image.Image]:
         jobs = [self._decode(decode_image, image.data, self.limits, cropper) for image in images]
         results = await asyncio.gather(*jobs, return_exceptions=True)
         decoded: list[Image.Image] = []
         for number, (image, result) in enumerate(zip(images, results, strict=True), 1):
             if isinstance(result, Refused):
                 shown = f"image {number}" + (f" ({image.name})" if image.name else "")
-                later = int(result.headers.get("Retry-After", 0)) or None
-                raise Refused(result.status, f"{shown}: {result.reason}", retry_after=later)
+                raise Refused(result.status, f"{shown}: {result.reason}", retry_after=result.retry_after)
             if isinstance(result, BaseException):
                 raise result
             decoded.append(result)
@@ -233,54 +222,24 @@ class Service:
         """In another process, which is ended when it is late: no thread could be."""
         try:
             async with self._decoding_turns.turn():
-                return await asyncio.wrap_future(self._decoding.submit(self._asked, decode, *given))
+                return await asyncio.wrap_future(self._decoding.submit(self._ask, decode, *given))
         except TimeoutError:
             limit = self.limits.decode_seconds
             raise Refused(422, f"the image takes longer than {limit:g} s to decode") from None
         except EOFError:
             raise Refused(503, "the image was not decoded: the decoder failed twice", retry_after=5) from None
 
-    def _asked(self, decode: Callable[..., T], *given: object) -> T:
-        """Asked again where a decoder dies: the system may have ended it, whatever the image."""
-        try:
+    def _ask(self, decode: Callable[..., T], *given: object) -> T:
+        """Once more where a decoder dies: the system may have ended it, whatever the image."""
+        with suppress(EOFError):
             return self._decoders.ask(decode, *given)
-        except EOFError:
-            return self._decoders.ask(decode, *given)
+        return self._decoders.ask(decode, *given)
 
     async def _aside(self, work: Callable[[], T]) -> T:
         """Rarer, longer work: one at a time, few in line."""
         with self._side_room.taken(1):
             async with self._side_turns.turn():
                 return await asyncio.wrap_future(self._side.submit(work))
-
-    def _drawn(self, model: TunedModel, image: Image.Image, asked: Explain) -> Explanation | bytes:
-        maps, strongest = explain(model, image, asked.class_name, asked.samples)
-        png = asked.format == "png"
-        alike = [] if png else like_photographs(model, image, maps.classes, self._photographs)
-        image.thumbnail((SHOWN_SIDE, SHOWN_SIDE))
-        if png:
-            return encoded_image(draw_heat_maps(maps, image, asked.reading))
-        heat = maps.of(asked.reading)[:, 0]
-        # One scale of contributions for all classes: where nothing speaks for one, its map stays dark.
-        hottest = max(0.0, strongest) if asked.reading == "contribution" else None
-        square = seen(image, fit=maps.fit, cropped=maps.cropped)
-        return Explanation(
-            class_name=asked.class_name,
-            score=float(maps.probabilities[0]),
-            range=(float(heat.mean(0).min()), float(heat.mean(0).max())),
-            mean=_base64(overlay(square, heat.mean(0), hottest)),
-            samples=[_base64(overlay(square, one, hottest)) for one in heat],
-            parts=[
-                LikePart(
-                    logit=part.logit,
-                    box=part.box,
-                    photograph=part.photograph.name,
-                    place=part.place,
-                    picture=_base64(draw_case(part, image, model)),
-                )
-                for part in alike
-            ],
-        )
 
 
 async def give_memory_back() -> None:
@@ -294,7 +253,3 @@ async def give_memory_back() -> None:
 
 def _seen(model: TunedModel, squares: Sequence[Image.Image]) -> Encoded:
     return model.encode([model.backbone.preprocess.normalised(square) for square in squares])
-
-
-def _base64(image: Image.Image) -> str:
-    return base64.b64encode(encoded_image(image)).decode()
