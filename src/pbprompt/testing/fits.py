@@ -19,13 +19,12 @@ from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.images import open_image
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, random_backbone
-from pbprompt.vision.towers.dino import DinoConfig
 from pbprompt.vision.towers.layers import BlockTower
 from pbprompt.vision.towers.loading.load import load_backbone
 from pbprompt.vision.towers.resnet import ResNetConfig
 from pbprompt.vision.towers.taps import Stem, Tap, Tapped, TappedTower, Taps
 from pbprompt.vision.towers.text import TextConfig
-from pbprompt.vision.towers.vit import VitConfig
+from pbprompt.vision.towers.vit import DinoConfig, VitConfig
 
 Kind = type[Method]
 Settings = dict[str, Any]

@@ -37,7 +37,7 @@ def at_least_float32(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 def unit(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
     """x / ‖x‖ along the last dimension, float32 at least. A zero vector stays zero."""
     if kernels.takes(x):
-        from pbprompt.vision.towers.kernels.unit import unit as on_gpu
+        from pbprompt.vision.towers.kernels.elementwise import unit as on_gpu
 
         return on_gpu(x)
     return F.normalize(at_least_float32(x), dim=-1)

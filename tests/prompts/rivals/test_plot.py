@@ -10,8 +10,7 @@ from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.prompts.rivals import plot
 from pbprompt.prompts.rivals.plot import PLOT, transported_cosines
 from pbprompt.vision.towers.backbone import Encoded
-from pbprompt.vision.towers.context import word_embeddings
-from pbprompt.vision.towers.prompts import named_prompts
+from pbprompt.vision.towers.prompts import named_prompts, word_embeddings
 
 NAMES = ["cat", "golden retriever", "tench", "a b c d e"]
 NONE = torch.Generator()

@@ -13,8 +13,8 @@ from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.prompts.rivals.coop import CoOp, CoOpConfig
 from pbprompt.prompts.rivals.prograd import ProGrad, ProGradConfig, name_last, without_conflict
 from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, Encoded, random_backbone
-from pbprompt.vision.towers.context import word_embeddings
 from pbprompt.vision.towers.engine import TextEngine
+from pbprompt.vision.towers.prompts import word_embeddings
 from pbprompt.vision.towers.text import TextConfig
 from pbprompt.vision.towers.vit import VitConfig
 

@@ -8,8 +8,8 @@ import os
 import pytest
 import torch
 
-from pbprompt.vision.towers import attention, packed_attention
-from pbprompt.vision.towers.packing import Layout
+from pbprompt.vision.towers.frozen_blocks import attend_rows, attend_rows_backward
+from pbprompt.vision.towers.packing import Layout, attend_from_eot, attend_packed
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -43,24 +43,24 @@ def test_equals_scaled_dot_product_attention(lead, learns, samples):
     q = torch.randn(samples, len(layout.starts), width, device=DEVICE, requires_grad=True)
     kv = torch.randn(samples, packed, 2 * width, device=DEVICE, requires_grad=True)
 
-    wanted = attention.attend_packed(qkv, layout, heads, causal=True)
+    wanted = attend_packed(qkv, layout, heads, causal=True)
     weights = torch.randn_like(wanted)
     (gradient,) = torch.autograd.grad((wanted * weights).sum(), qkv)
     asked = slice(0 if learns else lead, None)  # what nothing learns from need not be right
     parts, found = qkv.detach().chunk(3, dim=-1), torch.empty_like(qkv)
-    near(packed_attention.attend(parts, layout.causal_rows, heads), wanted)
-    packed_attention.attend_backward(weights, parts, found.chunk(3, dim=-1), layout.causal_rows, heads)
+    near(attend_rows(parts, layout.causal_rows, heads), wanted)
+    attend_rows_backward(weights, parts, found.chunk(3, dim=-1), layout.causal_rows, heads)
     near(found[:, asked], gradient[:, asked])
     assert found.isfinite().all()
 
-    wanted = attention.attend_from_eot(q, kv, layout, heads)
+    wanted = attend_from_eot(q, kv, layout, heads)
     weights = torch.randn_like(wanted)
     gradients = torch.autograd.grad((wanted * weights).sum(), (q, kv))
     parts = q.detach(), *kv.detach().chunk(2, dim=-1)
-    near(packed_attention.attend(parts, layout.eot_rows, heads), wanted)
+    near(attend_rows(parts, layout.eot_rows, heads), wanted)
     dq, dkv = torch.empty_like(q), torch.zeros_like(kv)
     to = dq, *dkv.chunk(2, dim=-1)
-    packed_attention.attend_backward(weights, parts, to, layout.eot_rows, heads)
+    attend_rows_backward(weights, parts, to, layout.eot_rows, heads)
     near(dq, gradients[0])
     near(dkv[:, asked], gradients[1][:, asked])
 

@@ -10,13 +10,12 @@ from trunk_folder import write_trunk
 from pbprompt.errors import InputError
 from pbprompt.vision.towers import taps as taps_module
 from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, random_backbone
-from pbprompt.vision.towers.dino import DinoConfig
 from pbprompt.vision.towers.engine import TextEngine
 from pbprompt.vision.towers.loading.load import load_backbone
 from pbprompt.vision.towers.prompts import named_prompts, text_prompts
 from pbprompt.vision.towers.taps import LowRank, Tap, Tapped, TappedTower, Taps, Tokens, blocks_of
 from pbprompt.vision.towers.text import TextConfig
-from pbprompt.vision.towers.vit import VitConfig
+from pbprompt.vision.towers.vit import DinoConfig, VitConfig
 
 NAMES = ["cat", "golden retriever", "x", "forklift truck driver"]
 

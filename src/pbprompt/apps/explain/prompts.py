@@ -26,7 +26,7 @@ from pbprompt.vision.images.names import class_rows
 from pbprompt.vision.similarity import cosines
 from pbprompt.vision.towers.backbone import Backbone
 from pbprompt.vision.towers.engine import encode_texts
-from pbprompt.vision.towers.prompts import AnyTokenizer
+from pbprompt.vision.towers.tokenizer import AnyTokenizer
 
 Word = tuple[str, float]  # spelling, cosine
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from pbprompt.errors import InputError
 from pbprompt.vision.towers import kernels
-from pbprompt.vision.towers.context import INITIAL_STD
+from pbprompt.vision.towers.prompts import INITIAL_STD
 
 Layer = Literal["attention", "pre-norm", "post-norm"]
 

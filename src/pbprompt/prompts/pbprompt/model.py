@@ -44,9 +44,15 @@ from pbprompt.vision.similarity import (
     pair_cosine,
 )
 from pbprompt.vision.towers.backbone import Backbone
-from pbprompt.vision.towers.context import INITIAL_STD, start_context, word_embeddings
 from pbprompt.vision.towers.engine import TextEngine
-from pbprompt.vision.towers.prompts import name_tokens, named_prompts, slot_prompt
+from pbprompt.vision.towers.prompts import (
+    INITIAL_STD,
+    name_tokens,
+    named_prompts,
+    slot_prompt,
+    start_context,
+    word_embeddings,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

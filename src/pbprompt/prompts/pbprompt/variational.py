@@ -95,7 +95,7 @@ def reparameterise(
 ) -> Float[Tensor, "s c w"]:
     """r = μ + σ·ε, differentiable in μ and log σ²."""
     if gpu.takes(mean, log_variance):
-        from pbprompt.vision.towers.kernels.gaussian import GaussianDraw
+        from pbprompt.vision.towers.kernels.elementwise import GaussianDraw
 
         return GaussianDraw.apply(mean, log_variance, noise.to(mean))  # type: ignore[no-untyped-call]
     return mean + (0.5 * log_variance).exp() * noise.to(mean)
@@ -128,7 +128,7 @@ def gaussian_kl(
 ) -> Float[Tensor, "c w"]:
     """KL[q ‖ p] of every class and dimension, in nats; `reduce_kl` makes one number of it."""
     if gpu.takes(mean, log_variance, prior_mean) and not prior_mean.requires_grad:
-        from pbprompt.vision.towers.kernels.gaussian import Divergence
+        from pbprompt.vision.towers.kernels.elementwise import Divergence
 
         return Divergence.apply(mean, log_variance, prior_mean, prior_std)  # type: ignore[no-untyped-call]
     mean, log_variance, prior_mean = map(at_least_float32, (mean, log_variance, prior_mean))

@@ -22,8 +22,8 @@ from pbprompt.prompts.rivals.coop import ContextConfig, NameInContext
 from pbprompt.registry import register
 from pbprompt.vision.similarity import Scale, class_logits, unit, unit_products
 from pbprompt.vision.towers.backbone import Backbone, Encoded
-from pbprompt.vision.towers.context import start_context
 from pbprompt.vision.towers.engine import TextEngine
+from pbprompt.vision.towers.prompts import start_context
 
 REDUCTION = 16
 PROMPTS_AT_ONCE = 1 << 12  # in the text tower, where no gradient is kept

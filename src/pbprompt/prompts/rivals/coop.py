@@ -21,9 +21,8 @@ from pbprompt.learners.method import MethodConfig, setting
 from pbprompt.learners.trained import Trained
 from pbprompt.registry import register
 from pbprompt.vision.towers.backbone import Backbone
-from pbprompt.vision.towers.context import start_context
 from pbprompt.vision.towers.engine import TextEngine
-from pbprompt.vision.towers.prompts import NamePosition, named_prompts
+from pbprompt.vision.towers.prompts import NamePosition, named_prompts, start_context
 
 
 @dataclass(frozen=True, kw_only=True)

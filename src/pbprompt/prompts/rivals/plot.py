@@ -27,7 +27,7 @@ from pbprompt.prompts.rivals.coop import NameInContext
 from pbprompt.registry import register
 from pbprompt.vision.similarity import class_logits
 from pbprompt.vision.towers.backbone import Backbone, Encoded
-from pbprompt.vision.towers.context import start_context
+from pbprompt.vision.towers.prompts import start_context
 
 CELLS_AT_ONCE = 1 << 24  # images × classes × patches × prompts of the plans that are made at once
 

@@ -31,9 +31,8 @@ from pbprompt.learners.trained import Terms, Trained, accuracy
 from pbprompt.registry import register
 from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.backbone import Backbone, Encoded
-from pbprompt.vision.towers.context import start_context
 from pbprompt.vision.towers.engine import TextEngine
-from pbprompt.vision.towers.prompts import NamePosition, named_prompts
+from pbprompt.vision.towers.prompts import NamePosition, named_prompts, start_context
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ from pbprompt.learners.zeroshot import sentence_features
 from pbprompt.prompts.rivals.coop import CoOp, CoOpConfig
 from pbprompt.registry import register
 from pbprompt.vision.similarity import class_logits
-from pbprompt.vision.towers.context import word_embeddings
+from pbprompt.vision.towers.prompts import word_embeddings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,9 +40,8 @@ from pbprompt.prompts.rivals.coop import ContextConfig
 from pbprompt.registry import register
 from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.backbone import Backbone
-from pbprompt.vision.towers.context import INITIAL_STD, start_context
 from pbprompt.vision.towers.engine import TextEngine
-from pbprompt.vision.towers.prompts import Prompt, named_prompts
+from pbprompt.vision.towers.prompts import INITIAL_STD, Prompt, named_prompts, start_context
 
 SEED_OF_SYNTHESIS = 1_000_003  # stage 1's noise is apart from the initial values, which the seed itself gives
 

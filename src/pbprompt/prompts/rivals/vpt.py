@@ -29,7 +29,7 @@ from pbprompt.prompts.rivals.coop import NameInContext
 from pbprompt.registry import register
 from pbprompt.vision.similarity import class_logits, log_likelihood, mean_probabilities, unit
 from pbprompt.vision.towers.backbone import Backbone, Encoded
-from pbprompt.vision.towers.context import start_context
+from pbprompt.vision.towers.prompts import start_context
 
 
 @dataclass(frozen=True, kw_only=True)

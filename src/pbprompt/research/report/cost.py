@@ -18,8 +18,8 @@ from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
 from pbprompt.research.report.published import published
 from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, random_backbone
-from pbprompt.vision.towers.prompts import AnyTokenizer
 from pbprompt.vision.towers.text import TextConfig
+from pbprompt.vision.towers.tokenizer import AnyTokenizer
 from pbprompt.vision.towers.vit import VitConfig
 
 VIT_B16_TEXT = TextConfig(77, 49408, 512, 8, 12)

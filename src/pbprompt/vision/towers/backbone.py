@@ -4,7 +4,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -14,24 +14,13 @@ from torch import Tensor, nn
 from pbprompt.errors import InputError
 from pbprompt.vision.images.crops import Fit, Interpolation
 from pbprompt.vision.images.transforms import Preprocess, Triple
-from pbprompt.vision.towers.dino import DinoConfig, DinoTower
-from pbprompt.vision.towers.eva import EvaConfig, EvaTower
-from pbprompt.vision.towers.layers import PatchConfig
-from pbprompt.vision.towers.lite import LiteConfig, LiteTower, LiteVitConfig, LiteVitTower
-from pbprompt.vision.towers.perception import PerceptionConfig, PerceptionTower
-from pbprompt.vision.towers.prompts import AnyTokenizer
-from pbprompt.vision.towers.resnet import ModifiedResNet, ResNetConfig
-from pbprompt.vision.towers.siglip import SiglipImageTower, SiglipVisionConfig
 from pbprompt.vision.towers.text import TextConfig, TextTower
-from pbprompt.vision.towers.timm_tower import TimmConfig, TimmTower
-from pbprompt.vision.towers.tokenizer import Tokenizer
-from pbprompt.vision.towers.vit import VisionTransformer, VitConfig
+from pbprompt.vision.towers.tokenizer import AnyTokenizer, Tokenizer
 
 if TYPE_CHECKING:
     from pbprompt.vision.towers.taps import Taps
 
 Activation = Literal["quick_gelu", "gelu", "gelu_tanh", "own"]  # own: as timm has it
-VisionConfig = PatchConfig | ResNetConfig | LiteConfig | TimmConfig
 
 CLIP_MEAN: Triple = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD: Triple = (0.26862954, 0.26130258, 0.27577711)
@@ -48,6 +37,18 @@ class Images(NamedTuple):
 
 
 CLIP_IMAGES = Images()
+
+
+class VisionConfig(Protocol):
+    """Sizes of an image tower, each family's its own; `grid` is of its patches, down and across."""
+
+    @property
+    def image_size(self) -> int: ...
+
+    @property
+    def grid(self) -> tuple[int, int]: ...
+
+    def build(self, embed_dim: int, activation: str) -> nn.Module: ...
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ class Backbone(nn.Module):
             tokenizer = Tokenizer(config.text.vocab_size, config.text.context_length)
         self._tokenizer = tokenizer
         with torch.device("meta"):
-            self.visual = _vision_tower(config) if visual is None else visual
+            build = config.vision.build
+            self.visual = build(config.embed_dim, config.activation) if visual is None else visual
             if config.text is not None:
                 self.textual = TextTower(config.text, config.embed_dim, config.activation)
         _parameters_to_buffers(self)
@@ -235,29 +237,6 @@ def random_backbone(config: BackboneConfig, seed: int = 0) -> Backbone:
             value = torch.randn(meta.shape, generator=generator) * scale
         state[key] = value
     return backbone.load_weights(state, logit_scale=100.0, fingerprint=f"random-{config.name}-{seed}")
-
-
-def _vision_tower(config: BackboneConfig) -> nn.Module:
-    match config.vision:
-        case VitConfig():
-            return VisionTransformer(config.vision, config.embed_dim, config.activation)
-        case ResNetConfig():
-            return ModifiedResNet(config.vision, config.embed_dim)
-        case LiteConfig():
-            return LiteTower(config.vision, config.embed_dim)
-        case LiteVitConfig():
-            return LiteVitTower(config.vision, config.embed_dim, config.activation)
-        case SiglipVisionConfig():
-            return SiglipImageTower(config.vision, config.activation)
-        case DinoConfig():
-            return DinoTower(config.vision)
-        case TimmConfig():
-            return TimmTower(config.vision)
-        case EvaConfig():
-            return EvaTower(config.vision, config.embed_dim)
-        case PerceptionConfig():
-            return PerceptionTower(config.vision, config.embed_dim, config.activation)
-    raise TypeError(f"no tower has such sizes: {config.vision}")
 
 
 def _parameters_to_buffers(module: nn.Module) -> None:

@@ -39,11 +39,17 @@ from torch.utils.checkpoint import checkpoint
 
 from pbprompt import distributed
 from pbprompt.vision.towers import frozen_blocks
-from pbprompt.vision.towers.attention import attend_from_eot, attend_packed
 from pbprompt.vision.towers.backbone import Backbone
 from pbprompt.vision.towers.cuda_graphs import graphed
 from pbprompt.vision.towers.layers import Block
-from pbprompt.vision.towers.packing import Layout, build_layouts, count_slots, with_slots
+from pbprompt.vision.towers.packing import (
+    Layout,
+    attend_from_eot,
+    attend_packed,
+    build_layouts,
+    count_slots,
+    with_slots,
+)
 from pbprompt.vision.towers.prompts import Prompt, common_length, text_prompts
 from pbprompt.vision.towers.rounding import multiplies_bfloat16, rounded
 from pbprompt.vision.towers.taps import Tap, Taps

@@ -1,6 +1,7 @@
 """What towers share: the transformer block of CLIP and SigLIP, the stack of them that an image goes through,
 and square patches."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,22 +12,25 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from pbprompt.vision.towers.taps import Tap, Taps
+    from pbprompt.vision.towers.text import TextConfig
 
-CLIP_EPS = 1e-5
-SIGLIP_EPS = 1e-6
+CLIP_EPS = 1e-5  # of its layer norms
+FINE_EPS = 1e-6  # of SigLIP's, EVA-02's and DINOv2's
 QUICK = 1.702  # QuickGELU(x) = x·sigmoid(1.702 x)
 Seen = tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]  # an image, and its patches
 
 
 @dataclass(frozen=True)
 class PatchConfig:
-    """Sizes of a stack of blocks over square patches of an image; what does not fill a patch is left out."""
+    """Sizes of a stack of blocks over square patches of an image; what does not fill a patch is left out.
+    `hidden` is the width inside the MLPs, 4·width where it is not given."""
 
     image_size: int
     patch_size: int
     width: int
     layers: int
     heads: int
+    hidden: int | None = None
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -49,7 +53,7 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     """c_proj(act(c_fc(x))), with act GELU, its tanh form, or QuickGELU; 4·width inside by default."""
 
-    def __init__(self, width: int, activation: str, hidden: int | None = None) -> None:
+    def __init__(self, width: int, activation: str, hidden: int | None) -> None:
         super().__init__()
         self.quick = activation == "quick_gelu"
         self.approximate = "tanh" if activation == "gelu_tanh" else "none"
@@ -90,17 +94,19 @@ class Block(nn.Module):
 
     Split into `project` and `finish`, so that the text engine can put its own attention between.
     Matrix products run in the precision of their weights and everything else in that of x: see `rounding`.
-    A `tap` is what a method does inside this block (`taps`).
+    A `tap` is what a method does inside this block (`taps`). `ln_inner`, between attention and its output, is
+    a norm in one family alone.
     """
 
-    def __init__(
-        self, width: int, heads: int, activation: str, hidden: int | None = None, eps: float = CLIP_EPS
-    ) -> None:
+    ln_inner: nn.Module
+
+    def __init__(self, sizes: "PatchConfig | TextConfig", activation: str, eps: float = CLIP_EPS) -> None:
         super().__init__()
-        self.ln_1 = nn.LayerNorm(width, eps)
-        self.attn = Attention(width, heads)
-        self.ln_2 = nn.LayerNorm(width, eps)
-        self.mlp = Mlp(width, activation, hidden)
+        self.ln_1 = nn.LayerNorm(sizes.width, eps)
+        self.attn = Attention(sizes.width, sizes.heads)
+        self.ln_2 = nn.LayerNorm(sizes.width, eps)
+        self.mlp = Mlp(sizes.width, activation, sizes.hidden)
+        self.ln_inner = nn.Identity()
 
     def project(
         self, x: Float[Tensor, "*n w"], tap: "Tap | None" = None, parts: str = "qkv"
@@ -113,14 +119,10 @@ class Block(nn.Module):
         projected = F.linear(normed, weight, bias).to(x.dtype)
         return projected if tap is None else tap.projected(parts, projected, normed)
 
-    def inner(self, attended: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:
-        """What lies between attention and its output: nothing, unless a family has a norm there."""
-        return attended
-
     def finish(
         self, x: Float[Tensor, "*n w"], attended: Float[Tensor, "*n w"], tap: "Tap | None" = None
     ) -> Float[Tensor, "*n w"]:
-        attended = self.inner(attended.to(self.attn.out_proj.weight.dtype))
+        attended = self.ln_inner(attended.to(self.attn.out_proj.weight.dtype))
         out = self.attn.out_proj(attended)
         x = x + (out if tap is None else tap.projected("o", out, attended))
         x = x + self.mlp(self.ln_2(x))
@@ -133,11 +135,9 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """A stack of blocks."""
 
-    def __init__(
-        self, width: int, layers: int, heads: int, activation: str, hidden: int | None, eps: float = CLIP_EPS
-    ) -> None:
+    def __init__(self, sizes: "PatchConfig | TextConfig", activation: str, eps: float = CLIP_EPS) -> None:
         super().__init__()
-        self.resblocks = nn.ModuleList(Block(width, heads, activation, hidden, eps) for _ in range(layers))
+        self.resblocks = nn.ModuleList(Block(sizes, activation, eps) for _ in range(sizes.layers))
 
     @property
     def blocks(self) -> list[Block]:
@@ -150,8 +150,14 @@ class BlockTower(nn.Module):
     image ──enter──▶ tokens ──through──▶ tokens ──leave──▶ one vector, and one a patch
 
     The tokens are the patches, behind a class token where there is one, with learned positions added where
-    there are any, and normed by what a family puts in the place of `ln_pre`.
+    there are any, and normed by what a family puts in the place of `ln_pre`. Where there are `turns`, cosines
+    and sines [2, l, e], queries and keys are turned by them; a method's tokens have no place and stay.
     """
+
+    ln_post: nn.LayerNorm
+    turns: Tensor | None
+    halves = False  # a pair of channels that is turned: neighbours, or half a head apart
+    before = 1  # rows of `joint` before the patches: the image's first
 
     def __init__(
         self, config: PatchConfig, *, bias: bool = True, class_token: bool = True, positions: bool = True
@@ -163,6 +169,7 @@ class BlockTower(nn.Module):
         self.class_embedding = nn.Parameter(torch.empty(width)) if class_token else None
         self.positional_embedding = nn.Parameter(torch.empty(tokens, width)) if positions else None
         self.ln_pre: nn.Module = nn.Identity()
+        self.register_buffer("turns", None, persistent=False)
 
     @property
     def stack(self) -> list[Block]:
@@ -178,11 +185,13 @@ class BlockTower(nn.Module):
             tokens = tokens + self.positional_embedding
         return self.ln_pre(tokens)
 
-    def attend(self, qkv: Float[Tensor, "b l w3"], heads: int) -> Float[Tensor, "b l w"]:
-        return attend(qkv, heads)
+    def joint(self, normed: Float[Tensor, "b l w"]) -> Float[Tensor, "b n d"]:
+        """The image's vector and those of the patches, from the tokens behind the last norm."""
+        raise NotImplementedError
 
     def leave(self, tokens: Float[Tensor, "b l w"]) -> Seen:
-        raise NotImplementedError
+        rows = self.joint(self.ln_post(tokens))
+        return rows[:, 0], rows[:, self.before :]
 
     def through(
         self,
@@ -202,18 +211,33 @@ class BlockTower(nn.Module):
                 if layer == 0 and not (taps and taps.inserted):  # as the image's own come into the first
                     added = self.ln_pre(added)
                 tokens = torch.cat([tokens[:, :own], added.expand(tokens.shape[0], -1, -1)], dim=1)
-            attended = self.attend(block.project(tokens, tap), block.attn.heads)
+            attended = attend(block.project(tokens, tap), block.attn.heads, turn=self._turned)
             tokens = block.finish(tokens, attended, tap)
         return tokens
+
+    def _turned(self, x: Float[Tensor, "b h l e"]) -> Float[Tensor, "b h l e"]:
+        """Queries or keys, each pair of channels turned by its token's angle."""
+        if self.turns is None:
+            return x
+        more = (0, 0, 0, x.shape[2] - self.turns.shape[1])
+        cosines, sines = F.pad(self.turns[0], more, value=1.0), F.pad(self.turns[1], more)
+        shape, pair = ((2, -1), -2) if self.halves else ((-1, 2), -1)
+        one, other = x.unflatten(-1, shape).unbind(pair)
+        return x * cosines + torch.stack([-other, one], pair).flatten(-2) * sines
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Seen:
         return self.leave(self.through(self.enter(x)))
 
 
-def attend(qkv: Float[Tensor, "n l w3"], heads: int, causal: bool = False) -> Float[Tensor, "n l w"]:
+def attend(
+    qkv: Float[Tensor, "n l w3"],
+    heads: int,
+    causal: bool = False,
+    turn: Callable[[Tensor], Tensor] = lambda x: x,
+) -> Float[Tensor, "n l w"]:
     """Plain attention of every token to every token, or to those before it."""
     q, k, v = (split_heads(part, heads) for part in qkv.chunk(3, dim=-1))
-    return merge_heads(F.scaled_dot_product_attention(q, k, v, is_causal=causal))
+    return merge_heads(F.scaled_dot_product_attention(turn(q), turn(k), v, is_causal=causal))
 
 
 def split_heads(x: Float[Tensor, "n l w"], heads: int) -> Float[Tensor, "n h l e"]:

@@ -1,7 +1,7 @@
 """The embedded backbones' image towers: an EfficientNet-Lite trunk under a position-wise head, or under a
 vision transformer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.vision.towers.layers import PatchConfig, Seen
-from pbprompt.vision.towers.vit import VisionTransformer, VitConfig
+from pbprompt.vision.towers.vit import VisionTransformer
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,18 @@ class LiteConfig:
             side = -(-side // stride)
         return side, side
 
+    def build(self, embed_dim: int, activation: str) -> nn.Module:
+        return LiteTower(self, embed_dim)
+
 
 @dataclass(frozen=True)
 class LiteVitConfig(PatchConfig):
     """Sizes of the trunk, and of the transformer whose patches are the positions of the trunk's map."""
 
-    trunk: LiteConfig
+    trunk: LiteConfig = field(kw_only=True)
+
+    def build(self, embed_dim: int, activation: str) -> nn.Module:
+        return LiteVitTower(self, embed_dim, activation)
 
 
 class SameConv2d(nn.Conv2d):
@@ -131,8 +137,7 @@ class LiteVitTower(VisionTransformer):
     """CLIP's vision transformer, which looks at the trunk's map in place of the pixels."""
 
     def __init__(self, config: LiteVitConfig, embed_dim: int, activation: str) -> None:
-        sizes = VitConfig(config.image_size, config.patch_size, config.width, config.layers, config.heads)
-        super().__init__(sizes, embed_dim, activation)
+        super().__init__(config, embed_dim, activation)
         self.conv1 = nn.Conv2d(config.trunk.top, config.width, 1, bias=False)
         self.trunk = LiteTrunk(config.trunk)
 

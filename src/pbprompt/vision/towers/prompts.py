@@ -1,18 +1,22 @@
-"""Prompts as token sequences in which some positions are slots for learned vectors."""
+"""Prompts as token sequences in which some positions are slots for learned vectors, and where these start."""
 
 from collections.abc import Sequence
 from typing import Literal
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from pbprompt.errors import InputError
 from pbprompt.vision.images.names import read_name
-from pbprompt.vision.towers.sentence_tokenizer import SentenceTokenizer
-from pbprompt.vision.towers.tokenizer import Tokenizer
+from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.tokenizer import AnyTokenizer
 
 NamePosition = Literal["end", "middle", "front"]
 
 # A prompt is a list of ints: a token id, or −(k+1) where the k-th context vector goes.
 Prompt = list[int]
-AnyTokenizer = Tokenizer | SentenceTokenizer
+INITIAL_STD = 0.02  # of context vectors
 
 
 def named_prompts(
@@ -75,3 +79,22 @@ def common_length(prompts: Sequence[Prompt], slots_are_common: bool) -> int:
         if (first < 0 and not slots_are_common) or any(prompt[at] != first for prompt in prompts):
             return at
     return shortest - 1
+
+
+def word_embeddings(backbone: Backbone, words: str, tokens: int) -> Float[Tensor, "b w"]:
+    """Token embeddings of words such as "a photo of a", which must take exactly `tokens` tokens."""
+    ids = backbone.tokenizer.encode(words)
+    if len(ids) != tokens:
+        raise InputError(f"words {words!r} take {len(ids)} tokens, but tokens is {tokens}: make them equal")
+    return backbone.token_embedding(torch.tensor(ids, device=backbone.device)).float()
+
+
+def start_context(
+    backbone: Backbone, tokens: int, words: str, generator: torch.Generator | None = None
+) -> Float[Tensor, "b w"]:
+    """Where b context vectors start: at the words' embeddings, or at N(0, 0.02²)."""
+    if tokens < 1:
+        raise InputError(f"setting 'tokens' is {tokens}: use at least 1")
+    if words:
+        return word_embeddings(backbone, words, tokens).cpu()
+    return INITIAL_STD * torch.randn(tokens, backbone.text_width, generator=generator)

@@ -27,6 +27,9 @@ class ResNetConfig:
         side = self.image_size // 32
         return side, side
 
+    def build(self, embed_dim: int, activation: str) -> nn.Module:
+        return ModifiedResNet(self, embed_dim)
+
 
 class Bottleneck(nn.Module):
     """1×1, 3×3, average pool for the stride, 1×1; the shortcut is pooled and projected where sizes change."""

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pbprompt.vision.towers.layers import CLIP_EPS, SIGLIP_EPS, Transformer
+from pbprompt.vision.towers.layers import CLIP_EPS, FINE_EPS, Transformer
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class TextTower(nn.Module):
     def __init__(self, config: TextConfig, embed_dim: int, activation: str) -> None:
         super().__init__()
         self.causal, self.reads_last = config.causal, config.reads_last
-        width, eps = config.width, SIGLIP_EPS if config.reads_last else CLIP_EPS
+        width, eps = config.width, FINE_EPS if config.reads_last else CLIP_EPS
         # from_pretrained skips the random start, which on the meta device imports the whole compiler
         self.token_embedding = nn.Embedding.from_pretrained(torch.empty(config.vocab_size, width))
         self.positional_embedding = nn.Parameter(torch.empty(config.context_length, width))
-        self.transformer = Transformer(width, config.layers, config.heads, activation, config.hidden, eps)
+        self.transformer = Transformer(config, activation, eps)
         self.ln_final = nn.LayerNorm(width, eps)
         if config.reads_last:
             self.text_head = nn.Linear(width, embed_dim)

@@ -39,6 +39,9 @@ class TimmConfig:
     def grid(self) -> tuple[int, int]:
         return self.side, self.side
 
+    def build(self, embed_dim: int, activation: str) -> nn.Module:
+        return TimmTower(self)
+
 
 class TimmTower(nn.Module):
     """Image -> one vector and one vector a position."""

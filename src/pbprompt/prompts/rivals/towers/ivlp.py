@@ -25,7 +25,7 @@ from pbprompt.learners.zeroshot import sentence_features
 from pbprompt.prompts.rivals.coop import ContextConfig, NameInContext
 from pbprompt.registry import register
 from pbprompt.vision.towers.backbone import Backbone
-from pbprompt.vision.towers.context import start_context
+from pbprompt.vision.towers.prompts import start_context
 from pbprompt.vision.towers.taps import Taps, Tokens, blocks_of
 
 

@@ -1,4 +1,4 @@
-"""The Triton kernels behind `packed_attention`, and those between the matrix products of `frozen_blocks`."""
+"""The Triton kernels of `frozen_blocks`: attention, and what is between the matrix products."""
 
 # ruff: noqa: N803
 

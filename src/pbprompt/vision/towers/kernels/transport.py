@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pbprompt.vision.towers.kernels import float32_products
-from pbprompt.vision.towers.kernels.unit import unit, vectors_and_norms
+from pbprompt.vision.towers.kernels.elementwise import unit, vectors_and_norms
 
 FEW = 256  # prompts: up to so many, narrow tiles keep the GPU busy
 ALIGNED = 8  # prompts: what the tensor cores read at once

@@ -8,15 +8,12 @@ from torch import Tensor
 
 from pbprompt.errors import InputError
 from pbprompt.vision.towers.backbone import Activation, Backbone, BackboneConfig, VisionConfig
-from pbprompt.vision.towers.eva import EvaConfig
 from pbprompt.vision.towers.loading.checkpoint_config import CheckpointConfig, Family
 from pbprompt.vision.towers.loading.tensors import HEAD_WIDTH, count, grid_side, heads_of, shape
-from pbprompt.vision.towers.perception import PerceptionConfig
 from pbprompt.vision.towers.resnet import BATCH_NORM, ResNetConfig
-from pbprompt.vision.towers.siglip import SiglipVisionConfig
 from pbprompt.vision.towers.text import TextConfig
 from pbprompt.vision.towers.timm_tower import looked_at, make_trunk
-from pbprompt.vision.towers.vit import VitConfig
+from pbprompt.vision.towers.vit import EvaConfig, PerceptionConfig, SiglipVisionConfig, VitConfig
 
 MARKS: dict[str, Family] = {  # a tensor that no other family has
     "visual.pool.probe": "siglip",

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from pbprompt.errors import InputError
 from pbprompt.vision.towers.backbone import CLIP_IMAGES, Images
-from pbprompt.vision.towers.layers import CLIP_EPS, SIGLIP_EPS
+from pbprompt.vision.towers.layers import CLIP_EPS, FINE_EPS
 from pbprompt.vision.towers.loading.checkpoint_files import (
     HALF,
     HF_CONFIG,
@@ -67,7 +67,7 @@ USUAL_CLIP = Usual(
 )
 USUAL_SIGLIP = Usual(
     {"gelu_pytorch_tanh": "gelu_tanh"},
-    SIGLIP_EPS,
+    FINE_EPS,
     {"image_size": 224, "patch_size": 16, **_ALIKE},
     {"context_length": 64, "vocab_size": 32000, **_ALIKE},
     Images(HALF, HALF, "squash"),

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from pbprompt.errors import InputError
 from pbprompt.vision.towers.backbone import BackboneConfig, Images
-from pbprompt.vision.towers.dino import DinoConfig
 from pbprompt.vision.towers.loading.checkpoint_files import (
     HF_CONFIG,
     IMAGENET_MEAN,
@@ -31,6 +30,7 @@ from pbprompt.vision.towers.loading.tensors import (
     shape,
     take,
 )
+from pbprompt.vision.towers.vit import DinoConfig
 
 CROPPED = Images(IMAGENET_MEAN, IMAGENET_STD, "crop", "bicubic", 256)
 SQUASHED = Images(IMAGENET_MEAN, IMAGENET_STD, "squash", "bilinear")

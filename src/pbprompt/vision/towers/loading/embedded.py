@@ -76,5 +76,5 @@ def _lite_vit_config(config: dict[str, Any], lite: BackboneConfig) -> BackboneCo
     assert isinstance(lite.vision, LiteConfig)
     vision, size = config["vision"], lite.vision.image_size
     patch = size // lite.vision.grid[0]
-    sizes = LiteVitConfig(size, patch, vision["width"], vision["layers"], vision["heads"], lite.vision)
+    sizes = LiteVitConfig(size, patch, vision["width"], vision["layers"], vision["heads"], trunk=lite.vision)
     return replace(lite, name=config["name"], vision=sizes, activation=vision["activation"])

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from pbprompt.errors import InputError
 from pbprompt.vision.towers.backbone import BackboneConfig
-from pbprompt.vision.towers.lite import LiteConfig
 from pbprompt.vision.towers.timm_tower import TimmConfig
 
 HEAD_WIDTH = 64  # of every tower that OpenAI trained
@@ -92,8 +91,7 @@ def heads_of(
 def fingerprint(config: BackboneConfig, state: dict[str, Tensor]) -> str:
     """SHA-256 over what decides the features: the weights in OpenAI's layout, as float32, and the settings
     that the weights do not show (activation, heads, input size and normalisation, how an image is fitted)."""
-    heads = None if isinstance(config.vision, LiteConfig | TimmConfig) else config.vision.heads
-    text_heads = config.text.heads if config.text else None
+    heads, text_heads = (getattr(tower, "heads", None) for tower in (config.vision, config.text))
     mean, std, fit, interpolation, resize = config.images
     size, activation = config.vision.image_size, config.activation
     settings: tuple[object, ...] = (activation, heads, text_heads, size, mean, std)

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pbprompt.errors import InputError, first_line, needing
 from pbprompt.vision.towers.loading.checkpoint_files import HF_TOKENIZER, HF_TOKENIZER_CONFIG, read_json
-from pbprompt.vision.towers.sentence_tokenizer import SentenceTokenizer
 from pbprompt.vision.towers.text import TextConfig
+from pbprompt.vision.towers.tokenizer import SentenceTokenizer
 
 
 def read_tokenizer(
