@@ -13,6 +13,7 @@ from PIL import Image
 
 from pbprompt.evidence.conjugate import Conjugate
 from pbprompt.learners.fit_options import FitOptions
+from pbprompt.model.evaluate import evaluate
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.crops import Fit
@@ -55,7 +56,7 @@ def main() -> None:
                 options = FitOptions(seed=seed, progress=False)
                 model = TunedModel.fit(few, bank, Conjugate, Conjugate.Config(), options)
                 for name, items in tested.items():
-                    judged = model.judge(replace(dataset, test=items), "test", bank)[0]
+                    judged = evaluate(model, replace(dataset, test=items), "test", bank)[0]
                     right[name] += judged["accuracy"] / given.seeds
             said = ", ".join(f"{name} {right[name]:.2%} of {len(tested[name]):,}" for name in tested)
             print(f"{dataset.name}: {framing}: {said}", flush=True)

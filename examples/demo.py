@@ -80,7 +80,8 @@ def main() -> None:
     )
     tests = [(half, bank.encode(half.root, half.test)) for half in (base, new)]
     plain = [
-        score(zero_shot(bank.backbone, half.classes, half.template), features) for half, features in tests
+        score(predict_features(zero_shot(bank.backbone, half.classes, half.template), features), features)
+        for half, features in tests
     ]
     scores = {"zero-shot": plain}
     # the default needs no training; PBPrompt has the preset for a model that is to take names later
@@ -98,7 +99,7 @@ def main() -> None:
         for half, features in tests:
             method.prepare(half.classes, half.template)  # classes never fitted need only their names
             predictor = predictive(method)
-            scores[name].append(score(predictor, features))
+            scores[name].append(score(predict_features(predictor, features), features))
             if half is base:
                 show_unsure(console, predictor, base, features)
     show_scores(console, scores)

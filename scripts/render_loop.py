@@ -24,6 +24,7 @@ from typing import Any
 from PIL import Image
 from render_example import BLOCK, DOCS, run_commands
 
+from pbprompt.model.predictor import predict_features
 from pbprompt.model.scoring import score
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.cache import FeatureBank
@@ -193,7 +194,7 @@ def bought(truth: dict[str, str], commit: str) -> str:
     pool = bank.encode(Path("unlabelled"), [Item(name, 0) for name in names])
 
     def right(one: TunedModel) -> float:
-        return float(score(one.predictor, test)["accuracy"])
+        return float(score(predict_features(one.predictor, test), test)["accuracy"])
 
     chance = []
     for draw in range(RANDOM_DRAWS):

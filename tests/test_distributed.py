@@ -56,7 +56,8 @@ for name in sys.argv[2:]:
     config = make_config(kind, overrides=[length, "batch_size=5", "warmup_epochs=0"])
     options = FitOptions(shots=2, seed=1, folder=out / name, progress=False)
     method, terms = tune(few, own, kind, config, options)
-    figures = score(predictive(method), bank_on(own, method.backbone).encode(few.root, few.test))
+    test = bank_on(own, method.backbone).encode(few.root, few.test)
+    figures = score(predict_features(predictive(method), test), test)
     weights = {key: value.flatten()[:50].tolist() for key, value in method.state_dict().items()}
     results[name] = {"terms": terms, "figures": figures, "weights": weights}
 main, kind, photos = distributed.is_main(), find_method("conjugate"), out.parent / "photos"

@@ -59,8 +59,8 @@ def test_learns(towers, name, family):
     method = prepared(find_method(name), {}, towers[family])
     losses = train_recorded(method, images, epochs=20)
     assert not losses or min(losses[-5:]) < losses[0]
-    plain = score(zero_shot(towers[family], NAMES, "a {}."), images)["nll"]
-    assert score(predictive(method), images)["nll"] < plain
+    plain = score(predict_features(zero_shot(towers[family], NAMES, "a {}."), images), images)["nll"]
+    assert score(predict_features(predictive(method), images), images)["nll"] < plain
 
 
 @pytest.mark.parametrize("family", WRITE)

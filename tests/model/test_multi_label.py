@@ -15,6 +15,7 @@ from pbprompt.errors import InputError, NoNumberError
 from pbprompt.evidence.learners import MultiLabel
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.model.card import model_card, threshold_words
+from pbprompt.model.evaluate import evaluate, evaluated
 from pbprompt.model.folder import describe_model
 from pbprompt.model.multi_label import targets
 from pbprompt.model.tuned import TunedModel
@@ -53,7 +54,7 @@ def problem(tiny_vit) -> tuple[Dataset, GivenFeatures]:
 
 @pytest.fixture(scope="module")
 def model(problem) -> TunedModel:
-    return fitted(*problem).assessed(*problem)
+    return evaluated(fitted(*problem), *problem)
 
 
 def test_labels_are_given_by_their_thresholds(model, problem):
@@ -71,7 +72,7 @@ def test_labels_are_given_by_their_thresholds(model, problem):
 
 def test_what_is_decided_is_what_is_counted(model, problem):
     dataset, bank = problem
-    figures, answers = model.judge(dataset, "train", bank)
+    figures, answers = evaluate(model, dataset, "train", bank)
     said = model.predict(Encoded(*(part[:40] for part in bank.images)))
     assert figures["labels_given"] == sum(len(one.labels) for one in said)
     wrong = answers.mistakes(0, missed=True, most=99), answers.mistakes(0, missed=False, most=99)
@@ -111,10 +112,10 @@ def test_what_needs_a_single_label_model_refuses_in_a_sentence(model, problem):
         model.partial_fit(problem[1].images, ["beach"] * 60)
     single = Dataset("plain", Path(), CLASSES, test=(Item("0", 0),))
     with pytest.raises(InputError, match="plain is single-label, and the model multi-label"):
-        model.judge(single, "test", problem[1])
+        evaluate(model, single, "test", problem[1])
     zero = TunedModel.zero_shot(model.backbone, CLASSES)
     with pytest.raises(InputError, match="makes it multi-label, which this cannot use"):
-        zero.judge(problem[0], "test", problem[1])
+        evaluate(zero, problem[0], "test", problem[1])
 
 
 def test_a_damaged_head_is_named(model, tmp_path):
@@ -158,11 +159,11 @@ def test_labels_of_other_data_are_found_by_name(model, problem):
         classes=("Snow", "dog", "beach"),
         test=tuple(replace(one, labels=tuple(place[label] for label in one.labels)) for one in dataset.test),
     )
-    assert model.judge(turned, "test", bank)[0] == model.judge(dataset, "test", bank)[0]
+    assert evaluate(model, turned, "test", bank)[0] == evaluate(model, dataset, "test", bank)[0]
     with pytest.raises(InputError, match="does not know the label 'dogs'"):
-        model.judge(replace(dataset, classes=("beach", "dogs", "snow")), "test", bank)
+        evaluate(model, replace(dataset, classes=("beach", "dogs", "snow")), "test", bank)
     with pytest.raises(InputError, match="toys has no val images"):
-        model.judge(dataset, "val", bank)
+        evaluate(model, dataset, "val", bank)
 
 
 def test_features_that_are_no_numbers_have_no_answer(model):
@@ -182,7 +183,7 @@ def test_an_image_tower_without_text_does_too(problem):
     towers = tiny_dino()
     assert towers.embed_dim == bank.backbone.embed_dim
     bank = GivenFeatures(towers, bank.images)
-    model = fitted(dataset, bank, CONJUGATE).assessed(dataset, bank)
+    model = evaluated(fitted(dataset, bank, CONJUGATE), dataset, bank)
     assert model.info.metrics["map"] > 0.9 and "zero_shot_map" not in model.info.metrics
     card = model_card(model.info, "model", thresholds=list(model.thresholds.values()))
     assert "| tuned |" in card and "names alone" not in card

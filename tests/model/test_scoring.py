@@ -10,11 +10,13 @@ from pbprompt.apps.classifier.tuning import GivenFeatures
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.learners.method import build_method, make_config
 from pbprompt.model import scoring
+from pbprompt.model.evaluate import evaluate
 from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predict_features, predictive, zero_shot
-from pbprompt.model.scoring import against, leaderboard, probe_is_quick, rival_figures, score
+from pbprompt.model.scoring import CHEAP, against, probe_is_quick, rival_figures, score
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.pbprompt.model import PBPrompt
+from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.similarity import unit
@@ -78,7 +80,7 @@ def test_tuned_and_zero_shot_side_by_side(tiny_vit, method, features):
     labels = features.labels.numpy()
     items = tuple(Item(str(row), int(label)) for row, label in enumerate(labels))
     dataset = Dataset("own", Path(), CLASSES, test=items, template=TEMPLATE)
-    found, _ = model.judge(dataset, "test", GivenFeatures(tiny_vit, features.images))
+    found, _ = evaluate(model, dataset, "test", GivenFeatures(tiny_vit, features.images))
     assert_figures(found, by_hand(model.predictor.bank, features, tiny_vit.logit_scale), labels)
     assert_figures(found["zero_shot"], by_hand(sentences(tiny_vit), features, tiny_vit.logit_scale), labels)
     assert found["images"] == COUNT and found["nll"] != found["zero_shot"]["nll"]
@@ -98,7 +100,7 @@ def test_a_sure_mistake_costs_a_finite_amount(tiny_vit, method, features, monkey
     wrong = torch.full((2, COUNT, len(CLASSES)), -500.0)
     wrong[:, torch.arange(COUNT), (features.labels + 1) % len(CLASSES)] = 500.0
     monkeypatch.setattr(method, "sample_logits", lambda images, bank: wrong)
-    found = score(predictor, features)
+    found = score(predict_features(predictor, features), features)
     assert found["accuracy"] == 0 and 80 < found["nll"] < np.inf
 
 
@@ -110,13 +112,13 @@ def test_predictions_keep_the_order(method, features):
 
 
 def test_the_leaderboard_is_of_images_left_out(apart, tiny_vit):
-    found = leaderboard(tiny_vit, CLASSES[:3], "{}", apart, seed=1)
+    found = rival_figures(tiny_vit, CLASSES[:3], apart, None, 1, CHEAP)
     assert set(found) == {"conjugate", "nearest-mean", "nearest-neighbours", "linear-probe"}
     losses = [figures["nll"] for figures in found.values()]
     assert losses == sorted(losses)
     fitted = rival_figures(tiny_vit, CLASSES[:3], apart, apart, 1)["linear-probe"]
     assert found["linear-probe"]["nll"] > fitted["nll"]  # which has seen them
-    assert leaderboard(tiny_vit, CLASSES[:3], "{}", apart.subset(slice(0, 3)), seed=1) == {}
+    assert rival_figures(tiny_vit, CLASSES[:3], apart.subset(slice(0, 3)), None, 1, CHEAP) == {}
 
 
 # ---------------------------------------------------------------- series
@@ -147,7 +149,7 @@ def test_all_methods_are_judged_with_the_same_series_held_out(bursts, tiny_vit, 
         return answers(self, train, test, groups)
 
     monkeypatch.setattr(scoring.Fit, "answers", recorded)
-    figures, _ = model.judge(dataset, "left-out", given, rivals=True)
+    figures, _ = evaluate(model, dataset, "left-out", given, rivals=True)
     assert set(asked) == {"conjugate", *scoring.RIVALS} and figures["series"] == 15
     assert all(folds == asked["conjugate"] for folds in asked.values())
 
@@ -155,7 +157,7 @@ def test_all_methods_are_judged_with_the_same_series_held_out(bursts, tiny_vit, 
 def test_twins_help_no_one_where_series_are_held_out(bursts, tiny_vit):
     images, series = bursts
     apiece, whole = (
-        leaderboard(tiny_vit, CLASSES[:3], "{}", images, 1, groups=groups) for groups in (None, series)
+        rival_figures(tiny_vit, CLASSES[:3], images, None, 1, CHEAP, groups) for groups in (None, series)
     )
     for name in scoring.RIVALS:
         assert apiece[name]["accuracy"] > 0.9 and whole[name]["accuracy"] < 0.7, name
@@ -194,8 +196,11 @@ def test_both_rivals_are_fitted_to_the_training_images(apart, tiny_vit):
 
 
 def test_a_model_is_no_rival_of_its_own(apart, tiny_vit):
-    found = rival_figures(tiny_vit, CLASSES[:3], apart, apart, 1, own="linear-probe")
-    assert list(found) == ["nearest-mean", "nearest-neighbours"]
+    given, kind = GivenFeatures(tiny_vit, apart.images), find_method("linear-probe")
+    dataset = Dataset("own", Path(), CLASSES[:3], tuple(Item(str(row), row % 3) for row in range(12)))
+    model = TunedModel.fit(dataset, given, kind, kind.Config())
+    figures, _ = evaluate(model, dataset, "left-out", given, rivals=True)
+    assert set(figures["rivals"]) == {"nearest-mean", "nearest-neighbours"}
 
 
 def test_the_probe_is_left_out_where_it_takes_long(apart, tiny_vit, monkeypatch):

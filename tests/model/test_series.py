@@ -12,6 +12,7 @@ from pbprompt.evidence.rivals.nearest_mean import NearestMean
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.model import series
+from pbprompt.model.evaluate import evaluated
 from pbprompt.model.series import series_of
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.items import Dataset, Item
@@ -60,7 +61,7 @@ def test_too_many_photographs_to_compare_are_refused_where_it_was_asked_for(burs
 @pytest.mark.parametrize("kind", [Conjugate, NearestMean])
 def test_promises_rest_on_series(bursts, kind):
     data = dataset(named=True)
-    model = TunedModel.fit(data, bursts, kind, make_config(kind)).assessed(data, bursts)
+    model = evaluated(TunedModel.fit(data, bursts, kind, make_config(kind)), data, bursts)
     assert model.calibration.rests_on == "60 training images in 15 series, each series left out in turn"
     assert sum(model.calibration.right) < 40 and model.info.metrics["series"] == SCENES
     assert model.info.data.in_series == 60
@@ -69,5 +70,6 @@ def test_promises_rest_on_series(bursts, kind):
 def test_series_are_left_out_whole_beside_images_without_a_label_too(bursts):
     data, more = dataset(named=True), bursts.images.global_[::7] + 0.1
     config, options = ConjugateConfig(prior="none"), FitOptions(unlabelled=more)
-    model = TunedModel.fit(data, bursts, Conjugate, config, options).assessed(data, bursts, unlabelled=more)
+    model = TunedModel.fit(data, bursts, Conjugate, config, options)
+    model = evaluated(model, data, bursts, unlabelled=more)
     assert len(model.calibration.single) == SCENES and sum(model.calibration.right) < 40

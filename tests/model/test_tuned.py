@@ -13,6 +13,7 @@ from pbprompt.errors import InputError
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.model.calibration import calibrate, check_temperature
+from pbprompt.model.evaluate import evaluate, evaluated
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import FeatureBank
@@ -50,9 +51,8 @@ def model(photos, bank):
     kind = find_method("coop")
     config = make_config(kind, overrides=["epochs=1"])
     few = draw(photos, 2, 1).apply(photos)
-    return TunedModel.fit(few, bank, kind, config, FitOptions(seed=3, progress=False), samples=2).assessed(
-        few, bank
-    )
+    model = TunedModel.fit(few, bank, kind, config, FitOptions(seed=3, progress=False), samples=2)
+    return evaluated(model, few, bank)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_the_calibration_is_of_images_that_were_not_trained_on(model, photos, ba
     assert model.calibration == calibrate(model.predictor, bank.encode(photos.root, photos.val))
     assert model.calibrated
     as_training = photos.__class__("noise", photos.root, CLASSES, photos.train, photos.train[:6], photos.test)
-    again = model.assessed(as_training, bank, figures=False)
+    again = evaluated(model, as_training, bank, figures=False)
     assert again.calibration is None and not again.calibrated and not again.info.metrics
 
 
@@ -80,9 +80,9 @@ def test_neither_calibration_nor_figures_are_of_images_that_a_method_chose_by(ph
     kind = find_method("tip-adapter")
     config, few = make_config(kind, overrides=["search_alpha=3"]), draw(photos, 1, 1).apply(photos)
     fitted = TunedModel.fit(few, bank, kind, config, FitOptions(progress=False), samples=1)
-    assert len(few.val) == 3 and len(fitted.assessed(few, bank).calibration) == 3
+    assert len(few.val) == 3 and len(evaluated(fitted, few, bank).calibration) == 3
     without = photos.__class__("noise", photos.root, CLASSES, photos.train, photos.val)
-    assessed = fitted.assessed(without, bank)
+    assessed = evaluated(fitted, without, bank)
     assert assessed.calibration is None and not assessed.info.metrics
 
 
@@ -194,11 +194,11 @@ def test_a_temperature_is_fitted_to_validation_images_and_kept(
     model, photos, bank, images, tiny_vit, tmp_path
 ):
     few = draw(photos, 2, 1).apply(photos)
-    scaled = model.assessed(few, bank, temperature=True)
+    scaled = evaluated(model, few, bank, temperature=True)
     assert scaled.info.temperature != 1 and model.info.temperature == 1
     val = bank.encode(photos.root, photos.val)
     assert scaled.calibration == calibrate(scaled.predictor, val) != model.calibration
-    figures, others = (one.judge(photos, "val", bank)[0] for one in (scaled, model))
+    figures, others = (evaluate(one, photos, "val", bank)[0] for one in (scaled, model))
     assert figures["nll"] < others["nll"]
     assert scaled.info.metrics["nll"] != model.info.metrics["nll"]
     assert scaled.info.metrics["accuracy"] == model.info.metrics["accuracy"]
@@ -208,7 +208,7 @@ def test_a_temperature_is_fitted_to_validation_images_and_kept(
     assert list(again.predict(images)) == list(scaled.predict(images)) != list(model.predict(images))
     assert f"temperature {scaled.info.temperature:.3f}" in (tmp_path / "model" / "README.md").read_text()
     assert again.with_classes(["zebra"]).info.temperature == scaled.info.temperature
-    assert again.assessed(few, bank).info.temperature == scaled.info.temperature
+    assert evaluated(again, few, bank).info.temperature == scaled.info.temperature
 
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"temperature": 0}))
@@ -236,7 +236,7 @@ def test_prompts_are_drawn_once_for_all_that_is_made_of_a_model(photos, bank, im
     few = draw(photos, 2, 1).apply(photos)
     fitted = TunedModel.fit(few, bank, kind, config, FitOptions(progress=False), samples=3)
     monkeypatch.setattr(kind, "class_features", counted)
-    model = fitted.assessed(few, bank, temperature=True)
+    model = evaluated(fitted, few, bank, temperature=True)
     assert model.info.temperature != 1 and model.predict(images) != fitted.predict(images)
     assert drawn == [3]
     replace(model, seed=1).predict(images)

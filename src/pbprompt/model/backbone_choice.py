@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from pbprompt.learners.method import Method, MethodConfig
 from pbprompt.model.metrics.resampling import image_counts, interval, resampled_mean
-from pbprompt.model.scoring import Fit, log_probabilities, standard_figures
+from pbprompt.model.scoring import Fit, log_probabilities, score
 from pbprompt.model.series import series_of
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.features.encode import default_batch
@@ -64,7 +64,7 @@ def tried(
             return {}
         rows, said = found
         truth = features.labels[rows]
-        figures[places] = standard_figures(said, features.subset(rows))
+        figures[places] = score(said, features.subset(rows))
         logs[places] = log_probabilities(said).gather(1, truth.unsqueeze(1)).squeeze(1).numpy()
         several[places] = backbone
     taken = seconds(dataset, list(several.values()))

@@ -40,16 +40,8 @@ FORMAT, VERSION = "pbprompt-calibration", 2
 ACCURACIES = (0.9, 0.95, 0.99)  # that tables show
 CERTAINTY = 0.9  # with which a promised accuracy holds
 FEW_ANSWERED = 0.25  # share of images, below which another promise is of more use
-COLUMNS = (
-    "confidence",
-    "right",
-    "true",
-    "labels",
-    "predicted",
-    "familiarity",
-    "group_confidence",
-    "group_right",
-)
+COLUMNS = ["confidence", "right", "true", "labels", "predicted", "familiarity"]  # a value for each image
+COLUMNS += ["group_confidence", "group_right"]
 MOST_HELD_OUT = 1000  # training images that were not drawn and are judged instead
 
 
@@ -94,9 +86,7 @@ class Calibration:
     groups: tuple[int, ...] = ()  # the series each is of; none: each is by itself
     group_confidence: tuple[tuple[float, ...], ...] = ()  # of the likeliest group of each level; 0: has none
     group_right: tuple[tuple[bool, ...], ...] = ()  # whether it holds the true class
-    mix: Mapping[str, float] = field(
-        default_factory=dict
-    )  # share of each class to come; none: as among these
+    mix: Mapping[str, float] = field(default_factory=dict)  # share of each class to come; none: as here
     predicted: tuple[str, ...] = ()  # the likeliest class; none: of a model of before it was kept
     familiarity: tuple[float, ...] = ()  # as `Predictive` has it; none: cannot be told, or as above
 
@@ -133,10 +123,8 @@ class Calibration:
         places = list(range(len(self)))
         Random(0).shuffle(places)
         kept = sorted({self.groups[place]: place for place in places}.values())
-        all_of = {name: getattr(self, name) for name in COLUMNS}
-        columns: dict[str, Any] = {
-            name: tuple(one[at] for at in kept) if one else () for name, one in all_of.items()
-        }
+        columns: dict[str, Any] = {name: getattr(self, name) for name in COLUMNS}
+        columns = {name: tuple(one[at] for at in kept) if one else () for name, one in columns.items()}
         left_out = sum(place >= len(self) - self.left_out for place in kept)
         return replace(self, **columns, left_out=left_out, groups=())
 
@@ -155,10 +143,17 @@ class Calibration:
         accepted."""
         if math.isfinite(threshold := self.threshold(accuracy)):
             return Promise(accuracy, threshold)
-        below = [one for one in self.promises if one.accuracy < accuracy]
-        most = FEW_ANSWERED * len(self.single)
-        useful = [one for one in below if self.accepted(one.threshold).images >= most]
-        return (useful or below or [Promise(0.0, math.inf)])[-1]
+        return self.instead(FEW_ANSWERED, accuracy) or self.instead(0, accuracy) or Promise(0.0, math.inf)
+
+    def instead(self, share: float, below: float = 1.0) -> Promise | None:
+        """The most, below an accuracy, that can be promised of this share of images, or of more."""
+        least = share * len(self.single)
+        found = (
+            one
+            for one in reversed(self.promises)
+            if one.accuracy < below and self.accepted(one.threshold).images >= least
+        )
+        return next(found, None)
 
     @cached_property
     def weights(self) -> NDArray[np.float64]:
@@ -198,12 +193,20 @@ class Calibration:
         one, found, left = self.single, [], np.ones(len(self.single), dtype=bool)
         columns = zip(*one.group_confidence, strict=True), zip(*one.group_right, strict=True)
         levels = [(one.confidence, one.right), *zip(*columns, strict=True)]
-        for (sure, right), threshold in zip(levels, thresholds, strict=True):
+        for (sure, right), threshold in zip(levels, thresholds, strict=False):
             at = left & (np.asarray(sure) >= threshold)
             weights = self.weights * at
             found.append(Accepted(float(weights.sum()), float(weights @ np.asarray(right))))
             left &= ~at
         return found
+
+    def accepted(self, threshold: float) -> Accepted:
+        """How the validation images fare at a threshold, one of each series."""
+        return self.answered([threshold])[0]
+
+    def surest(self, count: int) -> Accepted:
+        """How those fare that it is surest of: `count` of them, or more where several are as sure."""
+        return self.accepted(sorted(self.single.confidence, reverse=True)[count - 1])
 
     @cached_property
     def promises(self) -> tuple[Promise, ...]:
@@ -217,29 +220,16 @@ class Calibration:
         right."""
         return [one.kept(self.single.confidence, self.single.right) for one in self.promises]
 
-    def instead(self, share: float) -> Promise | None:
-        """The most that can be promised of this share of images, or of more."""
-        most = share * len(self.single)
-        few = [one for one in self.promises if self.accepted(one.threshold).images >= most]
-        return few[-1] if few else None
-
     def with_left_out(self, other: "Calibration") -> "Calibration":
         """These answers, then those of training images that were left out."""
-        columns = {name: (getattr(self, name), getattr(other, name)) for name in COLUMNS}
-        both: dict[str, Any] = {
-            name: one + two if one and two else () for name, (one, two) in columns.items()
-        }
+        columns = ((name, getattr(self, name), getattr(other, name)) for name in COLUMNS)
+        both: dict[str, Any] = {name: one + two if one and two else () for name, one, two in columns}
         if self.groups or other.groups:
             mine = self.groups or tuple(range(len(self)))
             theirs = other.groups or range(len(other))
             both["groups"] = mine + tuple(max(mine) + 1 + group for group in theirs)
         seen = len({*self.labels, *other.labels})
         return replace(self, **both, left_out=other.left_out, classes_seen=seen)
-
-    def accepted(self, threshold: float) -> Accepted:
-        """How the validation images fare at a threshold, one of each series."""
-        kept = self.weights * (np.asarray(self.single.confidence) >= threshold)
-        return Accepted(float(kept.sum()), float(kept @ np.asarray(self.single.right)))
 
     def start(self, accuracy: float) -> float:
         """Of how many images the first threshold is that is tried; infinite where there are too few."""
@@ -249,10 +239,6 @@ class Calibration:
         """How many times the images it would take (`selective.times_as_many`)."""
         one = self.single
         return times_as_many(one.confidence, one.right, accuracy, CERTAINTY, self.weights)
-
-    def surest(self, count: int) -> Accepted:
-        """How those fare that it is surest of: `count` of them, or more where several are as sure."""
-        return self.accepted(sorted(self.single.confidence, reverse=True)[count - 1])
 
     def quantile(self, coverage: float) -> ByDifficulty:
         """q of `conformal.py`, for `prediction_set`; infinite where n is too small for the coverage."""
@@ -272,21 +258,32 @@ def chosen(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def calibrate(
     predictor: Predictor,
     features: Features,
-    said: Predictive | None = None,
+    answers: Predictive | None = None,
     groups: Int[Tensor, " n"] | None = None,
+    *,
+    left_out: bool = False,
 ) -> Calibration:
-    """Answer validation images with a tuned predictor; `said`: its answers, if made; `groups`: series."""
-    said = said or predict_features(predictor, features)
-    return _judged(said.probabilities.cpu(), features.labels.cpu(), predictor, groups, said.familiarity)
+    """By a tuned predictor's answers on validation images, or those of models fitted without these images.
+
+    Args:
+        predictor: what the calibration is of.
+        features: labelled images.
+        answers: what is said of them, if that is known.
+        groups: their series, which are left out whole.
+        left_out: whether they are training images.
+    """
+    answers = answers or predict_features(predictor, features)
+    labels = features.labels.cpu()
+    return _calibration(answers.probabilities.cpu(), labels, predictor, groups, answers.familiarity, left_out)
 
 
 def calibrate_left_out(predictor: Predictor) -> Calibration | None:
     """The same of training images, each judged by the model without it; None where the method cannot."""
     method = predictor.method
-    said = method.left_out() if isinstance(method, LeavesOut) else None
-    if said is None:
+    answers = method.left_out() if isinstance(method, LeavesOut) else None
+    if answers is None:
         return None
-    logits, labels = said[0].cpu().clamp_min(torch.finfo(torch.float32).tiny).log(), said[1].cpu()
+    logits, labels = answers[0].cpu().clamp_min(torch.finfo(torch.float32).tiny).log(), answers[1].cpu()
     groups = method.series_left_out() if isinstance(method, LeavesOutSeries) else None
     familiar = method.familiarity_left_out() if isinstance(method, FamiliarLeftOut) else None
     often = torch.ones(logits.shape[1]) if predictor.ratio is None else predictor.ratio.cpu()
@@ -295,30 +292,23 @@ def calibrate_left_out(predictor: Predictor) -> Calibration | None:
         return None
     probabilities = (logits / predictor.temperature + often.to(logits).log()).softmax(-1)
     series, familiar = (None if one is None else one.cpu()[come] for one in (groups, familiar))
-    judged = _judged(probabilities[come], labels[come], predictor, series, familiar)
-    return replace(judged, left_out=len(judged))
+    return _calibration(probabilities[come], labels[come], predictor, series, familiar, True)
 
 
-def calibrate_folds(
-    predictor: Predictor, features: Features, said: Predictive, groups: Int[Tensor, " n"] | None = None
-) -> Calibration:
-    """By answers on training images, of models fitted without them, or their series (`groups`)."""
-    judged = calibrate(predictor, features, said, groups)
-    return replace(judged, left_out=len(judged))
-
-
-def _judged(
+def _calibration(
     probabilities: Float[Tensor, "n c"],
     labels: Int[Tensor, " n"],
     predictor: Predictor,
     groups: Int[Tensor, " n"] | None,
     familiarity: Float[Tensor, " n"] | None,
+    left_out: bool,
 ) -> Calibration:
     best, predicted = probabilities.max(-1)
-    tables = []
+    sure, hits = [], []
     for level in levels(predictor.hierarchy, predictor.classes):
-        sure, names = level.likeliest(np.asarray(rounded(probabilities)))
-        tables.append((sure.tolist(), level.holds(names, labels.tolist())))
+        confidence, names = level.likeliest(np.asarray(rounded(probabilities)))
+        sure.append(confidence.tolist())
+        hits.append(level.holds(names, labels.tolist()))
     true = probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     return Calibration(
         confidence=tuple(rounded(best)),
@@ -329,8 +319,9 @@ def _judged(
         samples=predictor.bank.shape[0],
         seed=predictor.seed,
         labels=tuple(predictor.classes[label] for label in labels.tolist()),
-        group_confidence=tuple(zip(*(sure for sure, _ in tables), strict=True)),
-        group_right=tuple(zip(*(right for _, right in tables), strict=True)),
+        left_out=len(labels) * left_out,
+        group_confidence=tuple(zip(*sure, strict=True)),
+        group_right=tuple(zip(*hits, strict=True)),
         groups=() if groups is None or len(groups.unique()) == len(groups) else tuple(groups.tolist()),
         predicted=tuple(predictor.classes[place] for place in predicted.tolist()),
         familiarity=() if familiarity is None else tuple(rounded(familiarity)),
@@ -367,13 +358,13 @@ def check_temperature(dataset: Dataset, kind: type[Method]) -> None:
         )
 
 
-def temperature_of(said: Predictive, features: Features) -> float:
+def temperature_of(answers: Predictive, features: Features) -> float:
     """T for mean class distributions of temperature 1, of labelled images that nothing was tuned on.
 
     One number fitted to the images that thresholds and sets rest on too: what they promise then holds up to
     that number's freedom, which is small beside that of tens of images.
     """
-    logits = said.probabilities.cpu().clamp_min(torch.finfo(torch.float32).tiny).log()
+    logits = answers.probabilities.cpu().clamp_min(torch.finfo(torch.float32).tiny).log()
     return fit_temperature(logits, features.labels.cpu(), smoothing=1 / (len(features) + 2))
 
 

@@ -15,6 +15,7 @@ from pbprompt.files import file_hash
 from pbprompt.learners.fit_options import USUAL, FitOptions
 from pbprompt.learners.method import Method, MethodConfig
 from pbprompt.learners.trained import Trained
+from pbprompt.model.evaluate import evaluated
 from pbprompt.model.manifest import claim
 from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream, kept_beside
 from pbprompt.model.streamed_statistics import Gathered
@@ -57,7 +58,7 @@ def fit_into(
     main = distributed.is_main()
     with claim(folder) if main else nullcontext():
         model = TunedModel.fit(dataset, bank, kind, config, replace(options, folder=folder))
-        model = model.assessed(dataset, bank, temperature=temperature, unlabelled=options.unlabelled)
+        model = evaluated(model, dataset, bank, temperature=temperature, unlabelled=options.unlabelled)
         model = _with_facts(model, options=command or {}, to_try=to_try(dataset))
         if main:
             if dataset.drawn:

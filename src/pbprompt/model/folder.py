@@ -68,6 +68,7 @@ def describe_model(
     shots: int = 0,
     data: Provenance = Provenance(),  # noqa: B008 - frozen
     multi_label: bool = False,
+    hierarchy: Mapping[str, str] | None = None,
 ) -> ModelInfo:
     """The facts of a freshly tuned method."""
     towers = method.given.towers
@@ -82,6 +83,7 @@ def describe_model(
         shots=shots,
         data=data,
         multi_label=multi_label,
+        hierarchy=hierarchy or {},
     )
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from pbprompt.errors import InputError, NoNumberError, suggest
 from pbprompt.evidence.label_head import LabelHead
 from pbprompt.evidence.learners import MultiLabel
-from pbprompt.learners.method import Method
+from pbprompt.learners.fit_options import FitOptions
+from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.learners.predictive import DIGITS, Predictive
 from pbprompt.model.learn import Bank
 from pbprompt.model.metrics.evaluation import MultiLabelEvaluation, mean_average_precision
@@ -31,17 +32,32 @@ def check_multi_label(kind: type[Method]) -> None:
         raise InputError(f"{kind.name} is single-label: to fit a multi-label table, use {', '.join(able)}")
 
 
-def fit_head(dataset: Dataset, bank: Bank, method: Method) -> LabelHead:
-    """Fitted to all training images; the method is prepared for the dataset's labels."""
+def fit_labels(
+    dataset: Dataset, bank: Bank, kind: type[Method], config: MethodConfig, options: FitOptions
+) -> tuple[Method, LabelHead]:
+    """A method prepared for the dataset's labels, and the head that is fitted to all training images."""
+    check_multi_label(kind)
+    method = build_method(kind, config, bank.backbone, options.seed, dataset.classes, dataset.template)
+    options.announce(method)
     if len(dataset.train) < 2:
         raise InputError(f"{dataset.name} has {len(dataset.train)} training images: give two or more")
     wanted = targets(dataset.train, len(dataset.classes))
-    _check_labels(dataset, wanted, method)
+    for name, count in zip(dataset.classes, wanted.sum(0).tolist(), strict=True):
+        if count == len(wanted):
+            raise InputError(
+                f"{dataset.name}: every training image has the label {name!r}, so nothing tells it apart: "
+                "leave it out, or add images without it"
+            )
+        if not count and not method.takes_new_names:
+            raise InputError(
+                f"{dataset.name}: no training image has the label {name!r}, and {method.name} with these "
+                "settings reads no names: give it some, or another prior"
+            )
     features = bank.encode(dataset.root, dataset.train)
     device = method.backbone.device
     images = Encoded(features.global_.to(device), features.patches)
     assert isinstance(method, MultiLabel)  # as `check_multi_label` saw to
-    return method.label_head(images, wanted.to(device))
+    return method, method.label_head(images, wanted.to(device))
 
 
 def label_probabilities(head: LabelHead, images: Encoded) -> Float[Tensor, "n k"]:
@@ -68,7 +84,7 @@ def thresholds(head: LabelHead) -> list[float]:
     return [round(value, 2) for value in head.threshold.tolist()]
 
 
-def judge_labels(
+def evaluate_labels(
     head: LabelHead, method: Method, dataset: Dataset, items: Sequence[Item], features: Features
 ) -> tuple[dict[str, Any], MultiLabelEvaluation]:
     """Figures on labelled images, whose labels are found among the model's by name, and what is said of each.
@@ -98,18 +114,3 @@ def targets(items: Sequence[Item], classes: int) -> Float[Tensor, "n k"]:
     for row, item in enumerate(items):
         table[row, list(item.labels)] = 1
     return table
-
-
-def _check_labels(dataset: Dataset, wanted: Float[Tensor, "n k"], method: Method) -> None:
-    """Refuse labels that nothing can be learned of."""
-    for name, count in zip(dataset.classes, wanted.sum(0).tolist(), strict=True):
-        if count == len(wanted):
-            raise InputError(
-                f"{dataset.name}: every training image has the label {name!r}, so nothing tells it apart: "
-                "leave it out, or add images without it"
-            )
-        if not count and not method.takes_new_names:
-            raise InputError(
-                f"{dataset.name}: no training image has the label {name!r}, and {method.name} with these "
-                "settings reads no names: give it some, or another prior"
-            )

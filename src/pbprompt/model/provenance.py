@@ -5,7 +5,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from pbprompt.config import to_dict
+from pbprompt.evidence.learners import TakesUnlabelled
 from pbprompt.evidence.unlabelled import Absorbed
+from pbprompt.learners.method import Method
 from pbprompt.vision.images.items import Dataset
 
 
@@ -58,9 +60,14 @@ class Provenance:
         return {name: value for name, value in to_dict(self).items() if name in known}
 
 
-def pool_facts(found: Absorbed | None) -> dict[str, Any]:
-    """What became of images without a label; nothing where there were none."""
-    if found is None:
+def absorbed_by(method: Method) -> Absorbed | None:
+    """What became of images without a label; None where there were none."""
+    return method.absorbed if isinstance(method, TakesUnlabelled) else None
+
+
+def pool_facts(method: Method) -> dict[str, Any]:
+    """The same as a model's provenance has it."""
+    if (found := absorbed_by(method)) is None:
         return {}
     facts = {
         "unlabelled": len(found.familiar),

@@ -1,4 +1,4 @@
-"""A tuned model on a split: the standard figures, beside those of zero-shot and of plain classifiers."""
+"""The standard figures of answers, and what other classifiers make of the same training images."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,10 +15,9 @@ from pbprompt.evidence.folds import held_out
 from pbprompt.evidence.learners import TakesUnlabelled
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method, make_config
-from pbprompt.learners.predictive import Predictive, rounded
-from pbprompt.model.metrics.conformal import ByDifficulty, prediction_sets
+from pbprompt.learners.predictive import Predictive
 from pbprompt.model.metrics.evaluation import summary
-from pbprompt.model.predictor import Predictor, predict_features, predictive
+from pbprompt.model.predictor import predict_features, predictive
 from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.similarity import unit
@@ -32,46 +31,19 @@ RIVALS = {
     "linear-probe": "linear probe",
 }
 CHEAP = ("conjugate", *RIVALS)  # what `auto` chooses from
-HARD = 0.25  # share of images that the model is least sure of
 STRENGTHS = [0.1, 1, 10, 100, 1000]  # of logistic regression: C
 Groups = Int[Tensor, " n"] | None  # the series of each image; None: each is by itself
 MOST_PRODUCTS = 40_000_000  # images × classes × dimensions up to which the probe takes some seconds
 
 
-def score(predictor: Predictor, features: Features) -> dict[str, float]:
-    """The standard figures of a predictor on a split."""
-    return standard_figures(predict_features(predictor, features), features)
+def score(answers: Predictive, features: Features) -> dict[str, float]:
+    """The standard figures of answers on labelled images."""
+    return summary(log_probabilities(answers), features.labels.cpu())
 
 
-def standard_figures(said: Predictive, features: Features) -> dict[str, float]:
-    """The same of what was said already."""
-    return summary(log_probabilities(said), features.labels.cpu())
-
-
-def log_probabilities(said: Predictive) -> Float[Tensor, "n c"]:
+def log_probabilities(answers: Predictive) -> Float[Tensor, "n c"]:
     """Finite, however sure and wrong the model is."""
-    return said.probabilities.double().cpu().clamp_min(torch.finfo(torch.float32).tiny).log()
-
-
-def set_figures(
-    said: Predictive, features: Features, classes: Sequence[str], coverage: float, quantile: ByDifficulty
-) -> dict[str, str | int | float]:
-    """How often prediction sets hold the true class, how large they are, and the class that fares worst."""
-    shown, labels = np.asarray(rounded(said.probabilities)), features.labels.cpu().numpy()
-    likely, top = prediction_sets(shown, quantile), shown.max(1)
-    held = likely[np.arange(len(shown)), labels]
-    images = np.bincount(labels, minlength=len(classes))
-    shares = np.bincount(labels, weights=held, minlength=len(images)) / np.maximum(images, 1)
-    worst = int(np.where(images > 0, shares, np.inf).argmin())
-    return {
-        "asked": coverage,
-        "coverage": float(held.mean()),
-        "hard_coverage": float(held[top <= np.quantile(top, HARD)].mean()),
-        "mean_size": float(likely.sum(1).mean()),
-        "worst_class": classes[worst],
-        "worst_class_coverage": float(shares[worst]),
-        "worst_class_images": int(images[worst]),
-    }
+    return answers.probabilities.double().cpu().clamp_min(torch.finfo(torch.float32).tiny).log()
 
 
 @dataclass(frozen=True)
@@ -88,13 +60,13 @@ class Fit:
 
     def answers(self, train: Features, test: Features, groups: Groups = None) -> Predictive:
         """What the method, fitted to some images (`groups`: their series), says of others."""
-        config = self.config or make_config(self.kind)
+        config, device = self.config or make_config(self.kind), self.backbone.device
         method = build_method(self.kind, config, self.backbone, self.seed, self.classes, self.template)
         assert isinstance(method, Memory)
         if self.unlabelled is not None and isinstance(method, TakesUnlabelled):
-            method.beside(self.unlabelled.to(self.backbone.device))
-        method.image_groups = None if groups is None else groups.to(self.backbone.device)
-        here = train.to(self.backbone.device)
+            method.beside(self.unlabelled.to(device))
+        method.image_groups = None if groups is None else groups.to(device)
+        here = train.to(device)
         method.begin(here.images, here.labels, self.seed)
         method.finish()
         return predict_features(predictive(method), test)
@@ -109,10 +81,10 @@ class Fit:
         folds = held_out(images.labels.cpu(), groups)
         if not folds:
             return None
-        said = Predictive.concatenate([self.answers(*_parted(images, held, groups)) for held in folds])
+        answers = Predictive.concatenate([self.answers(*_parted(images, held, groups)) for held in folds])
         rows = torch.cat([held.nonzero().flatten() for held in folds])
         order = rows.argsort()
-        return rows[order], said.mapped(lambda values: values[order.to(values.device)])
+        return rows[order], answers.mapped(lambda values: values[order.to(values.device)])
 
 
 def _parted(
@@ -127,52 +99,32 @@ def rival_figures(
     backbone: Backbone,
     classes: Sequence[str],
     train: Features,
-    test: Features,
+    test: Features | None,
     seed: int,
-    own: str = "",
+    names: Iterable[str] = RIVALS,
     groups: Groups = None,
+    template: str = "{}",
 ) -> dict[str, dict[str, float]]:
-    """The standard figures of each rival but a model's `own` method, fitted to its training images."""
-    fits = _able([name for name in RIVALS if name != own], backbone, classes, "{}", train, seed)
-    return {name: standard_figures(fit.answers(train, test, groups), test) for name, fit in fits.items()}
+    """The standard figures of cheap methods fitted to the same training images, on test images.
 
-
-def leaderboard(
-    backbone: Backbone,
-    classes: Sequence[str],
-    template: str,
-    train: Features,
-    seed: int,
-    names: Iterable[str] = CHEAP,
-    groups: Groups = None,
-) -> dict[str, dict[str, float]]:
-    """The standard figures of each cheap method, on training images that it was not fitted to: five folds,
-    the same for all, of whole series (`groups`). The best by likelihood comes first; empty where no class
-    has two images.
+    Without any, on training images that they were not fitted to: five folds, the same for all, of whole
+    series (`groups`); the best by likelihood comes first. Without the probe where it takes long, and empty
+    where a class has no training image, or nothing can be left out.
     """
-    fits = _able(names, backbone, classes, template, train, seed)
-    said = {name: found for name, fit in fits.items() if (found := fit.on_folds(train, groups)) is not None}
-    figures = {name: standard_figures(told, train.subset(rows)) for name, (rows, told) in said.items()}
-    return dict(sorted(figures.items(), key=lambda pair: pair[1]["nll"]))
-
-
-def _able(
-    names: Iterable[str],
-    backbone: Backbone,
-    classes: Sequence[str],
-    template: str,
-    train: Features,
-    seed: int,
-) -> dict[str, Fit]:
-    """Without the probe where it takes long, and none at all where a class has no training image."""
     if set(train.labels.tolist()) != set(range(len(classes))):
         return {}
     quick = probe_is_quick(len(train), len(classes), backbone.embed_dim)
-    return {
-        name: Fit(find_method(name), backbone, classes, template, seed)
-        for name in names
-        if quick or name != "linear-probe"
-    }
+    found = {}
+    for name in names:
+        fit = Fit(find_method(name), backbone, classes, template, seed)
+        if name == "linear-probe" and not quick:
+            continue
+        if test is not None:
+            found[name] = score(fit.answers(train, test, groups), test)
+        elif (left_out := fit.on_folds(train, groups)) is not None:
+            rows, answers = left_out
+            found[name] = score(answers, train.subset(rows))
+    return found if test is not None else dict(sorted(found.items(), key=lambda pair: pair[1]["nll"]))
 
 
 def probe_is_quick(images: int, classes: int, width: int) -> bool:
@@ -223,16 +175,16 @@ def against(
     for name, (kind, grid, by) in searched.items():
         logs = []
         for (part, new, _), folds in zip(parts, inner, strict=True):
-            x, asked = (unit(one.global_.float()).cpu().double().numpy() for one in (part, new))
-            y = part.labels.cpu().numpy()
+            x, requested = (unit(one.global_.float()).cpu().double().numpy() for one in (part, new))
+            y, cv = (
+                part.labels.cpu().numpy(),
+                [(np.flatnonzero(~held), np.flatnonzero(held)) for held in folds],
+            )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of fits that stop early, and folds without a rare class
-                cv = [
-                    ((~held).nonzero().flatten().numpy(), held.nonzero().flatten().numpy()) for held in folds
-                ]
                 best = GridSearchCV(kind, grid, cv=cv, scoring=by).fit(x, y).best_estimator_
                 if isinstance(best, SVC):
                     best = best.set_params(probability=True).fit(x, y)
-                said = np.clip(best.predict_proba(asked), 1e-38, 1)
-            logs.append(torch.from_numpy(np.log(said / said.sum(1, keepdims=True))))
+                shares = np.clip(best.predict_proba(requested), 1e-38, 1)
+            logs.append(torch.from_numpy(np.log(shares / shares.sum(1, keepdims=True))))
         yield name, summary(torch.cat(logs), torch.cat([new.labels.cpu() for _, new, _ in parts]))

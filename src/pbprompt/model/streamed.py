@@ -18,7 +18,7 @@ from pbprompt.model.learn import learn_beside
 from pbprompt.model.nothing import Nothing
 from pbprompt.model.provenance import Provenance, pool_facts
 from pbprompt.model.streamed_statistics import Gathered, Pass, gather_units
-from pbprompt.model.tuned import TunedModel, absorbed_by
+from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.checkpoint import Checkpoint
 from pbprompt.vision.features.progress import Progress
 from pbprompt.vision.images import catalog, names
@@ -126,7 +126,7 @@ def fit_gathered(
     if unlabelled is not None:
         learn_beside(method, unlabelled)
     method.finish()
-    data = Provenance(dataset=source, images=gathered.images, **pool_facts(absorbed_by(method)))
+    data = Provenance(dataset=source, images=gathered.images, **pool_facts(method))
     kept = getattr(method, "kept", None)  # some of the photographs
     nothing = None if kept is None else Nothing.beside(backbone, kept)
     return TunedModel(method, describe_model(method, seed=seed, data=data), nothing=nothing)

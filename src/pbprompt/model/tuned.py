@@ -3,66 +3,37 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt.errors import InputError, suggest
 from pbprompt.evidence.label_head import LabelHead
 from pbprompt.evidence.learners import TakesUnlabelled
-from pbprompt.evidence.unlabelled import Absorbed
 from pbprompt.learners.fit_options import USUAL, FitOptions
-from pbprompt.learners.fitted import ComparesParts, CountsClasses, LeavesOut, PartialFit
+from pbprompt.learners.fitted import ComparesParts, CountsClasses, PartialFit
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method
-from pbprompt.learners.predictive import DIGITS, Predictive
-from pbprompt.learners.trained import Trained
-from pbprompt.model.calibration import (
-    Calibration,
-    calibrate,
-    calibrate_folds,
-    calibrate_left_out,
-    held_out_items,
-    read_calibration,
-    temperature_of,
-)
+from pbprompt.learners.predictive import Predictive
+from pbprompt.model.calibration import Calibration, calibrate_left_out, read_calibration
 from pbprompt.model.card import ModelInfo
 from pbprompt.model.class_mix import Mix, estimated, ratio, shares
 from pbprompt.model.costs import Costs, checked_costs, matrix
 from pbprompt.model.folder import Given, copy_method, describe_model, load_model, save_model
-from pbprompt.model.hierarchy import holds
-from pbprompt.model.learn import Bank, bank_on, learn_beside, tune
+from pbprompt.model.learn import Bank, learn_beside, tune
 from pbprompt.model.manifest import ModelFiles, opened
-from pbprompt.model.metrics.conformal import ByDifficulty
-from pbprompt.model.metrics.evaluation import Evaluation, MultiLabelEvaluation
-from pbprompt.model.multi_label import check_multi_label, fit_head, judge_labels, predict_labels, thresholds
+from pbprompt.model.multi_label import fit_labels, predict_labels, thresholds
 from pbprompt.model.nothing import Nothing
-from pbprompt.model.predictor import SAMPLES, Predictor, predict_features, predictive, zero_shot
+from pbprompt.model.predictor import SAMPLES, Predictor, predictive, zero_shot
 from pbprompt.model.provenance import Provenance, pool_facts
 from pbprompt.model.rule import NO_RULE, Rule
-from pbprompt.model.scoring import (
-    RIVALS,
-    Fit,
-    leaderboard,
-    rival_figures,
-    score,
-    set_figures,
-    standard_figures,
-)
-from pbprompt.model.series import apart_from, series_facts, series_of
-from pbprompt.vision.features.cache import Features
+from pbprompt.model.series import series_facts, series_of
 from pbprompt.vision.features.encode import default_batch
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE, Dataset
 from pbprompt.vision.images.names import by_any_name, called, known_as, missing_names, name_key
 from pbprompt.vision.towers.backbone import Backbone, Encoded
-
-ENOUGH = 100  # validation images, for a temperature that nobody asked for, or to be calibrated by alone
-LEFT_OUT = "left-out"  # in place of a split: training images, each judged by a model that did not see it
-BACKED_OFF = (0.8, 0.9, 0.95)  # accuracies of answers that may be groups, that `evaluate` tells of
-COVERAGE = 0.9  # of the sets whose figures `evaluate` gives
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,15 +73,15 @@ class TunedModel:
     def predictor(self) -> Predictor:
         """The sampled classifiers, drawn when they are first needed, once for all copies of this model."""
         self.single_label()
-        drawn = self._drawn.get((self.samples, self.seed))
-        if drawn is None:
-            drawn = self._drawn[self.samples, self.seed] = predictive(self.method, self.samples, self.seed)
+        drawn = (self.samples, self.seed)
+        if drawn not in self._drawn:
+            self._drawn[drawn] = predictive(self.method, *drawn)
         return replace(
-            drawn,
+            self._drawn[drawn],
             temperature=self.info.temperature,
             independent=self.independent,
             hierarchy=tuple(self.info.hierarchy.items()),
-            ratio=self._ratio(),
+            ratio=self.ratio,
         )
 
     @property
@@ -172,32 +143,30 @@ class TunedModel:
             options: how to fit: seed, crops, checkpoints and the like.
             samples: prompts of each class to predict with.
         """
-        seed = options.seed
+        head, terms, groups = None, dict[str, float](), None
         if dataset.multi_label:
-            check_multi_label(kind)
-            method = build_method(kind, config, bank.backbone, seed, dataset.classes, dataset.template)
-            options.announce(method)
-            info = describe_model(method, seed=seed, data=Provenance.of(dataset), multi_label=True)
-            head = fit_head(dataset, bank, method)
-            return cls(method, info, head=head)._telling_nothing(dataset, bank)
-        groups = series_of(dataset, dataset.train, bank, options.group)
-        method, terms = tune(dataset, bank, kind, config, replace(options, groups=groups))
-        shots = dataset.drawn.shots if dataset.drawn else 0
-        facts = pool_facts(absorbed_by(method)) | series_facts(groups, options.group)
-        data = replace(Provenance.of(dataset), **facts)
-        if isinstance(method, ComparesParts) and method.compares:
+            method, head = fit_labels(dataset, bank, kind, config, options)
+        else:
+            groups = series_of(dataset, dataset.train, bank, options.group)
+            method, terms = tune(dataset, bank, kind, config, replace(options, groups=groups))
+        by = "" if dataset.multi_label else options.group
+        data = replace(Provenance.of(dataset), **pool_facts(method), **series_facts(groups, by))
+        if head is None and isinstance(method, ComparesParts) and method.compares:
             shown = tuple(item.path for item in dataset.train)
             data = replace(data, root=str(Path(dataset.root).absolute()), photographs=shown)
-        info = describe_model(method, seed=seed, shots=shots, data=data)
-        info = replace(info, hierarchy=options.hierarchy)
-        return cls(method, info, samples=samples, terms=terms)._telling_nothing(dataset, bank)
-
-    def _telling_nothing(self, dataset: Dataset, bank: Bank) -> Self:
-        """By the training photographs, where the towers that see them are those that answer."""
-        if self.backbone.fingerprint != bank.backbone.fingerprint:
-            return self
-        photographs = bank.encode(dataset.root, dataset.train).global_
-        return replace(self, nothing=Nothing.beside(self.backbone, photographs))
+        info = describe_model(
+            method,
+            seed=options.seed,
+            shots=dataset.drawn.shots if dataset.drawn else 0,
+            data=data,
+            multi_label=dataset.multi_label,
+            hierarchy=options.hierarchy,
+        )
+        nothing = None
+        if method.backbone.fingerprint == bank.backbone.fingerprint:  # else others than those that answer
+            photographs = bank.encode(dataset.root, dataset.train).global_
+            nothing = Nothing.beside(method.backbone, photographs)
+        return cls(method, info, samples=samples, terms=terms, head=head, nothing=nothing)
 
     @classmethod
     def fit_by_names(
@@ -217,9 +186,8 @@ class TunedModel:
         assert isinstance(method, TakesUnlabelled)  # as `learn_beside` saw to
         method.begin_by_names()
         method.finish()
-        data = Provenance(**pool_facts(absorbed_by(method)))
-        nothing = Nothing.beside(backbone, unlabelled)
-        return cls(method, describe_model(method, seed=seed, data=data), nothing=nothing)
+        info = describe_model(method, seed=seed, data=Provenance(**pool_facts(method)))
+        return cls(method, info, nothing=Nothing.beside(backbone, unlabelled))
 
     def together(self, images: Float[Tensor, "m d"]) -> Self:
         """The model having seen these images without labels too, such as those that it is to classify."""
@@ -357,84 +325,9 @@ class TunedModel:
     def _relearned(self, method: Method) -> Self:
         """With a method that knows more: figures, temperature and calibration are of before, so they go, and
         its training images, each left out, calibrate it anew."""
-        data = replace(self.info.data, **pool_facts(absorbed_by(method)))
+        data = replace(self.info.data, **pool_facts(method))
         info = replace(self.info, classes=method.classes, metrics={}, temperature=1.0, data=data)
         return replace(self, method=method, info=info, calibration=None, _drawn={}).with_left_out()
-
-    def assessed(
-        self,
-        dataset: Dataset,
-        bank: Bank,
-        *,
-        figures: bool = True,
-        temperature: bool = False,
-        unlabelled: Float[Tensor, "m d"] | None = None,
-    ) -> Self:
-        """With its answers on images that it was not tuned on and, unless left out, its figures.
-
-        The answers are on validation images, or else on training images that were not drawn. A method that
-        leaves its training images out in turn adds its answers on these, unless the data has a hundred
-        validation images of its own, which may be more like those to come.
-
-        The figures are of the test split, or of the validation split where there is no other and it chose
-        nothing there, or else of the training images by models fitted without them (`judge`), where that
-        takes no steps; under `rivals`, what plain classifiers make of the same training images.
-
-        With `temperature` (and of a method that leaves images out, wherever a hundred validation images are
-        at hand) its probabilities are scaled first, as the validation images ask for; without such
-        images they stay. A multi-label model has its thresholds already, and gets figures alone.
-        """
-        whole = dataset.whole
-        split = "test" if whole.test else "val" if whole.val else LEFT_OUT
-        if self.multi_label:
-            metrics = {"split": "test", **self.judge(dataset, "test", bank)[0]} if whole.test else {}
-            return replace(self, info=replace(self.info, metrics=metrics))
-        chooses = self.method.needs_validation(self.method.config)
-        model, calibration = self, None
-        held_out = held_out_items(dataset, chooses=chooses)
-        if held_out:
-            held_out, groups = apart_from(dataset, held_out, bank, self.info.data.group)
-        if held_out:
-            features = bank_on(bank, self.backbone).encode(dataset.root, held_out)
-            said = predict_features(replace(self.predictor, temperature=1.0), features)
-            if temperature or (isinstance(self.method, LeavesOut) and len(held_out) >= ENOUGH):
-                scaled = temperature_of(said, features)
-                model = replace(self, info=replace(self.info, temperature=scaled))
-            said = said.tempered(model.info.temperature)
-            calibration = calibrate(model.predictor, features, said, groups)
-        if whole.split_by_seed or len(held_out) < ENOUGH:  # the training images are as good witnesses
-            left = model._calibrated_left_out(dataset, bank, unlabelled)
-            calibration = calibration.with_left_out(left) if calibration and left else calibration or left
-        model, metrics = replace(model, calibration=calibration), {}
-        judged = model.can_leave_out(dataset) if split == LEFT_OUT else not (split == "val" and chooses)
-        if figures and judged:
-            if calibration is None and split == LEFT_OUT:
-                model = replace(model, calibration=model._calibrated_on_folds(dataset, bank, unlabelled))
-            found = model.judge(dataset, split, bank, rivals=True, unlabelled=unlabelled)[0]
-            metrics = {"split": split, **found}
-        return replace(model, info=replace(model.info, metrics=metrics))
-
-    def _calibrated_left_out(
-        self, dataset: Dataset, bank: Bank, unlabelled: Float[Tensor, "m d"] | None
-    ) -> Calibration | None:
-        """By training images that the method leaves out itself; beside images without a label it does so one
-        by one, so that series are left out by folds."""
-        series = unlabelled is not None and isinstance(self.method, LeavesOut) and self.can_leave_out(dataset)
-        if series and series_of(dataset, dataset.train, bank, self.info.data.group) is not None:
-            return self._calibrated_on_folds(dataset, bank, unlabelled)
-        return calibrate_left_out(self.predictor)
-
-    def _calibrated_on_folds(
-        self, dataset: Dataset, bank: Bank, unlabelled: Float[Tensor, "m d"] | None
-    ) -> Calibration:
-        _, features, said, groups = self._left_out(dataset, bank, unlabelled)
-        return calibrate_folds(self.predictor, features, said, groups)
-
-    def can_leave_out(self, dataset: Dataset) -> bool:
-        """Whether `judge` can judge its training images: it takes no steps, and a class has two of them."""
-        fitted = self.method.trains and not isinstance(self.method, Trained) and not self.multi_label
-        several = len({item.label for item in dataset.train}) < len(dataset.train)
-        return fitted and several and not self.method.needs_validation(self.method.config)
 
     def class_counts(self) -> Float[Tensor, " c"]:
         """How many training images each class has, where the method knows."""
@@ -445,7 +338,9 @@ class TunedModel:
             )
         return self.method.class_counts()
 
-    def _ratio(self) -> Float[Tensor, " c"] | None:
+    @property
+    def ratio(self) -> Float[Tensor, " c"] | None:
+        """How much more often classes come than in training; None: as often."""
         return None if self.class_mix is None else ratio(self._class_shares(), self.class_counts())
 
     def _class_shares(self) -> Float[Tensor, " c"]:
@@ -488,113 +383,6 @@ class TunedModel:
             calibration = replace(calibration, mix=mix)
         return replace(self, calibration=calibration)
 
-    def judge(
-        self,
-        dataset: Dataset,
-        split: str,
-        bank: Bank,
-        *,
-        rivals: bool = False,
-        unlabelled: Float[Tensor, "m d"] | None = None,
-    ) -> tuple[dict[str, Any], Evaluation | MultiLabelEvaluation]:
-        """Its figures on a split, and what it said of each image.
-
-        Of the split `left-out` they are those of its training images, each fifth of which is judged by a
-        model fitted to the other four; an image that is its class's only one is not judged. `unlabelled`: the
-        images without a label that it was fitted to beside them.
-
-        Under `zero_shot` those of the untuned backbone, if that reads names; under `rivals`, if wanted, what
-        plain classifiers make of the same training images; under `sets`, of the test split and where it is
-        calibrated for its classes, how well prediction sets hold the true class. Those of a multi-label model
-        are mAP, precision, recall and F1, of all labels and of each.
-        """
-        if self.multi_label and not dataset.multi_label:
-            raise InputError(
-                f"{dataset.name} is single-label, and the model multi-label: give a table with a column "
-                "'labels', as in beach|dog"
-            )
-        whole = (dataset if self.multi_label else dataset.single_label()).whole
-        items = dataset.train if split == LEFT_OUT else whole.split(split)
-        if not items:
-            raise InputError(f"{dataset.name} has no {split} images: choose another split")
-        if self.head is not None:
-            features = bank_on(bank, self.backbone).encode(dataset.root, items)
-            return judge_labels(self.head, self.method, dataset, items, features)
-        groups = None
-        if split == LEFT_OUT:
-            rows, features, said, groups = self._left_out(dataset, bank, unlabelled)
-            items = tuple(items[row] for row in rows.tolist())
-        else:
-            features = bank_on(bank, self.backbone).encode(dataset.root, items)
-            said = predict_features(self.predictor, features)
-        paths = [item.path for item in items]
-        answers = Evaluation.of(said.probabilities.cpu(), features.labels.cpu(), self.classes, paths)
-        given, info = self.method.given, self.info
-        untuned = bank_on(bank, given)
-        frozen = features if self.backbone is given else untuned.encode(dataset.root, items)
-        figures: dict[str, Any] = {**standard_figures(said, features), "images": len(items)}
-        if groups is not None:
-            figures["series"] = len(groups.unique())
-        if given.reads_text:
-            names = zero_shot(given, self.classes, self.method.template)
-            figures["zero_shot"] = score(names, frozen)
-        if split == "test" and self.calibration is not None and self.calibrated:
-            quantile = self.calibration.quantile(COVERAGE)
-            figures["sets"] = set_figures(said, features, self.classes, COVERAGE, quantile)
-            shown = np.round(answers.confidence, DIGITS)
-            figures["trade"] = [one.kept(shown, answers.right) for one in self.calibration.promises]
-            if self.has_groups:
-                figures["groups"] = [self._backed_off(said, features, one) for one in BACKED_OFF]
-        if rivals:
-            train, asked = untuned.encode(dataset.root, dataset.train), (given, self.classes)
-            series = series_of(dataset, dataset.train, bank, info.data.group)
-            plain = [name for name in RIVALS if name != info.method]
-            figures["rivals"] = (
-                leaderboard(*asked, "{}", train, info.seed, plain, series)
-                if split == LEFT_OUT
-                else rival_figures(*asked, train, frozen, info.seed, info.method, series)
-            )
-        return figures, answers
-
-    def _backed_off(self, said: Predictive, features: Features, accuracy: float) -> dict[str, float | None]:
-        """What comes of `--back-off`: answers by a class and by a group, and how many of them are right."""
-        rule = self.rule(back_off=accuracy)
-        found = [
-            one.answer[0] if one.answer else "" for one in rule.decide(said, [False] * len(self.classes))
-        ]
-        true = [self.classes[label] for label in features.labels.tolist()]
-        right = [holds(*pair, rule.hierarchy) for pair in zip(found, true, strict=True) if pair[0]]
-        by_class = sum(name in self.classes for name in found)
-        return {
-            "promised": accuracy,
-            "by_class": by_class / len(found),
-            "by_group": (len(right) - by_class) / len(found),
-            "right": sum(right) / len(right) if right else None,
-        }
-
-    def _left_out(
-        self, dataset: Dataset, bank: Bank, unlabelled: Float[Tensor, "m d"] | None
-    ) -> tuple[Int[Tensor, " n"], Features, Predictive, Int[Tensor, " n"] | None]:
-        """Which training images can be left out, their features, what is said of them then, their series."""
-        method = self.method
-        features = bank_on(bank, self.backbone).encode(dataset.root, dataset.train)
-        groups = series_of(dataset, dataset.train, bank, self.info.data.group)
-        fit = Fit(
-            type(method),
-            self.backbone,
-            self.classes,
-            method.template,
-            self.info.seed,
-            method.config,
-            unlabelled,
-        )
-        found = fit.on_folds(features, groups)
-        if found is None:
-            raise InputError("no class has two images, so that none can be left out: add images")
-        rows, said = found
-        of_rows = None if groups is None else groups[rows]
-        return rows, features.subset(rows), said.tempered(self.info.temperature, self._ratio()), of_rows
-
     @torch.inference_mode()
     def encode(self, pixels: Sequence[Float[Tensor, "3 h w"]]) -> Encoded:
         """Preprocessed images through the frozen tower, so many at once as are fastest."""
@@ -622,24 +410,25 @@ class TunedModel:
         if self.costs is not None and back_off is not None:
             raise InputError("costs and back_off each choose the answer: give one of them")
         losses = None if self.costs is None else matrix(self.costs, self.classes)
-        costs = None if losses is None else tuple(map(tuple, losses.tolist()))
-        if self.calibration is None:
-            if accuracy is None and coverage is None and back_off is None:
-                return Rule(refusal=refusal, costs=costs)
+        rule = Rule(refusal=refusal, costs=None if losses is None else tuple(map(tuple, losses.tolist())))
+        if accuracy is None and coverage is None and back_off is None:
+            return rule
+        judged = self.calibration
+        if judged is None:
             raise InputError(
                 "the model was fitted without validation images, on which thresholds and sets rest: "
                 "fit it again on data that has some"
             )
-        quantile: ByDifficulty | tuple[float, ...] | None = None
-        per_class = per_class or self.class_mix is not None  # holds for any mix
-        if coverage is not None:
-            per = self.calibration
-            quantile = per.class_quantiles(self.classes, coverage) if per_class else per.quantile(coverage)
-        threshold = None if accuracy is None else self.calibration.promised(accuracy)[1]
-        if back_off is None:
-            return Rule(threshold, quantile, refusal, costs=costs)
-        nodes, hierarchy = self.calibration.back_off(back_off), tuple(self.info.hierarchy.items())
-        return Rule(threshold, quantile, refusal, nodes, hierarchy)
+        if accuracy is not None:
+            rule = replace(rule, threshold=judged.promised(accuracy).threshold)
+        if coverage is not None and (per_class or self.class_mix is not None):  # holds for any mix
+            rule = replace(rule, quantile=judged.class_quantiles(self.classes, coverage))
+        elif coverage is not None:
+            rule = replace(rule, quantile=judged.quantile(coverage))
+        if back_off is not None:
+            groups = tuple(self.info.hierarchy.items())
+            rule = replace(rule, back_off=judged.back_off(back_off), hierarchy=groups)
+        return rule
 
     def predict(self, images: Encoded, rule: Rule = NO_RULE) -> Predictive:
         """What is in each image, how sure that is and, by a rule, what to do with it.
@@ -655,8 +444,3 @@ class TunedModel:
         labels = method.labels_of_classes() if isinstance(method, Memory) else [0] * len(self.classes)
         said = replace(self.predictor(images.to(self.backbone.device)), nothing=nothing)
         return rule.decide(said, [label < 0 for label in labels])
-
-
-def absorbed_by(method: Method) -> Absorbed | None:
-    """What became of images without a label."""
-    return method.absorbed if isinstance(method, TakesUnlabelled) else None

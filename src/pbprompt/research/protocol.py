@@ -34,7 +34,7 @@ from pbprompt.model.learn import Bank, bank_on
 from pbprompt.model.metrics.evaluation import harmonic_mean
 from pbprompt.model.metrics.selective import auroc
 from pbprompt.model.predictor import predict_features
-from pbprompt.model.scoring import log_probabilities, standard_figures
+from pbprompt.model.scoring import log_probabilities, score
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.research.provenance import code_of, commit, machine
@@ -223,7 +223,7 @@ def _tested(model: TunedModel, test: Dataset, bank: Bank) -> tuple[dict[str, int
     said = predict_features(model.predictor, features)
     probabilities, logs = said.probabilities.double().cpu().numpy(), log_probabilities(said).numpy()
     labels = features.labels.numpy()
-    figures: dict[str, int | float] = {**standard_figures(said, features), "images": len(labels)}
+    figures: dict[str, int | float] = {**score(said, features), "images": len(labels)}
     arrays = {
         "label": labels.astype(np.int32),
         "predicted": probabilities.argmax(1).astype(np.int32),

@@ -16,7 +16,7 @@ from pbprompt.evidence.learners import MultiLabel
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.trained import Trained
 from pbprompt.model.folder import describe_model
-from pbprompt.model.predictor import predictive, zero_shot
+from pbprompt.model.predictor import predict_features, predictive, zero_shot
 from pbprompt.model.scoring import score
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
@@ -104,8 +104,10 @@ def learns(kind: Kind, settings: Settings) -> None:
     quarter = len(losses) // 4
     first, last = sum(losses[:quarter]), sum(losses[len(losses) - quarter :])
     demand(not losses or last < first, "its loss did not fall from the first quarter to the last")
-    plain = score(zero_shot(few.backbone, few.classes, few.template), few.images)
-    tuned = score(predictive(method), as_tuned(method, images))
+    names = zero_shot(few.backbone, few.classes, few.template)
+    plain = score(predict_features(names, few.images), few.images)
+    seen = as_tuned(method, images)
+    tuned = score(predict_features(predictive(method), seen), seen)
     demand(tuned["nll"] < plain["nll"], f"nll {tuned['nll']:.4g}, zero-shot {plain['nll']:.4g}")
     better = tuned["accuracy"] >= plain["accuracy"]
     demand(better, f"accuracy {tuned['accuracy']:.1%}, zero-shot {plain['accuracy']:.1%}")

@@ -34,6 +34,7 @@ from pbprompt.learners.predictive import Predictive
 from pbprompt.model.calibration import Calibration, check_temperature
 from pbprompt.model.class_mix import ESTIMATE, TRAINED
 from pbprompt.model.costs import ANY, UNSURE
+from pbprompt.model.evaluate import evaluated
 from pbprompt.model.fitting import usual_shares
 from pbprompt.model.folder import read_info
 from pbprompt.model.manifest import check_free, opened
@@ -191,7 +192,10 @@ class PromptClassifier(Estimator):
                 hierarchy=tuning.hierarchy_of(dataset, labels.tolist(), self.hierarchy),
             ),
             samples=int(self.samples),
-        ).assessed(dataset, bank, figures=eval_set is not None, temperature=bool(self.calibrate))
+        )
+        model = evaluated(
+            model, dataset, bank, figures=eval_set is not None, temperature=bool(self.calibrate)
+        )
         if figures := model.info.metrics:
             told = {f"validation_{name}": figures[name] for name in ("accuracy", "nll", "ece")}
             log({"step": history[-1]["step"] if history else 0, **told})

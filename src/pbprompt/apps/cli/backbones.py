@@ -41,8 +41,8 @@ def check(
 
     Of an image tower without text, the accuracy is that of the class means of the sample's training images.
     """
-    from pbprompt.model.predictor import zero_shot
-    from pbprompt.model.scoring import Fit, score, standard_figures
+    from pbprompt.model.predictor import predict_features, zero_shot
+    from pbprompt.model.scoring import Fit, score
     from pbprompt.registry import find_method
     from pbprompt.vision.features.cache import FeatureBank
     from pbprompt.vision.images.build_dataset import OF_A_DRAW
@@ -59,12 +59,13 @@ def check(
         text = towers.text_sizes
         layers = f"{text.layers} layers, {text.width} wide"
         reads = f"{layers}, {text.context_length} positions, {text.vocab_size:,} tokens"
-        how, accuracy = "zero-shot", score(zero_shot(towers, classes, template), features)["accuracy"]
+        how, answers = "zero-shot", predict_features(zero_shot(towers, classes, template), features)
     else:
         reads = "none: classes are known by their images alone"
         kind, train = find_method("nearest-mean"), bank.encode(sample.root, sample.train)
         answers = Fit(kind, towers, classes, template, seed=1).answers(train, features)
-        how, accuracy = "class means", standard_figures(answers, features)["accuracy"]
+        how = "class means"
+    accuracy = score(answers, features)["accuracy"]
     rows = {
         "images": f"{see.size} × {see.size}, {see.fit}, {see.interpolation}{resized}",
         "joint space": f"{towers.embed_dim} wide, {towers.grid[0]} × {towers.grid[1]} patches",

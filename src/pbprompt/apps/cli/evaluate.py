@@ -86,9 +86,10 @@ def evaluate(
     from pbprompt.apps.pages.model_figures import write_figures
     from pbprompt.apps.pages.model_page import write_model_page
     from pbprompt.model.class_mix import TRAINED
+    from pbprompt.model.evaluate import LEFT_OUT, evaluate
     from pbprompt.model.learn import bank_on
     from pbprompt.model.metrics.evaluation import Evaluation
-    from pbprompt.model.tuned import LEFT_OUT, TunedModel
+    from pbprompt.model.tuned import TunedModel
     from pbprompt.vision.features.cache import FeatureBank
     from pbprompt.vision.images.fewshot import draw
 
@@ -111,13 +112,13 @@ def evaluate(
     few = draw(dataset, shots, seed).apply(dataset) if against_others and shots else dataset
     if against_others and not few.train:
         raise InputError(OTHERS_TRAIN)
-    figures, answers = tuned.judge(few, part, bank, rivals=against_others)
+    figures, answers = evaluate(tuned, few, part, bank, rivals=against_others)
     if against_others:
         figures["rivals"] |= others(few, part, bank_on(bank, tuned.method.given), seed, tuned.info.data.group)
     if together:
         refuse({"--together": True if part == LEFT_OUT else None}, "it takes images kept aside from the fit")
         features = bank.encode(dataset.root, dataset.split(part))
-        figures["together"] = tuned.together(features.global_).judge(dataset, part, bank)[0]
+        figures["together"] = evaluate(tuned.together(features.global_), dataset, part, bank)[0]
     compared = ""
     if against_model is not None:
         refuse(

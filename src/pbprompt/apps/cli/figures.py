@@ -13,13 +13,14 @@ from pbprompt.apps.pages.model_figures import class_cells
 from pbprompt.files import as_text
 from pbprompt.model.calibration import chosen
 from pbprompt.model.card import GROUP_HEADS, TRADE_HEADS, group_cells, judged_on, trade_cells
+from pbprompt.model.evaluate import LEFT_OUT, evaluate
 from pbprompt.model.learn import Bank, bank_on
 from pbprompt.model.metrics.classification import worst_first
 from pbprompt.model.metrics.evaluation import Evaluation, MultiLabelEvaluation
 from pbprompt.model.metrics.resampling import sign_test
 from pbprompt.model.scoring import RIVALS, against
 from pbprompt.model.series import series_of
-from pbprompt.model.tuned import LEFT_OUT, TunedModel
+from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.items import Dataset, some
 from pbprompt.vision.images.names import missing_names
 
@@ -124,7 +125,7 @@ def compare_models(
     now: Evaluation | MultiLabelEvaluation,
 ) -> tuple[dict[str, Any], str]:
     """The figures of another model on the same images, and how sure the difference is, in words."""
-    figures, before = former.judge(dataset, split, bank_on(bank, former.backbone))
+    figures, before = evaluate(former, dataset, split, bank_on(bank, former.backbone))
     if not (isinstance(now, Evaluation) and isinstance(before, Evaluation)):
         return {str(name): figures}, ""
     better, worse = int((now.right & ~before.right).sum()), int((~now.right & before.right).sum())

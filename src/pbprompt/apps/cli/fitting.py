@@ -36,7 +36,7 @@ from pbprompt.model.fitting import fit_into, fit_stream_into, usual_shares
 from pbprompt.model.hierarchy import checked_hierarchy, levels, read_hierarchy
 from pbprompt.model.manifest import check_free, claim
 from pbprompt.model.multi_label import check_multi_label
-from pbprompt.model.scoring import leaderboard, probe_is_quick
+from pbprompt.model.scoring import CHEAP, probe_is_quick, rival_figures
 from pbprompt.model.series import by_path, series_of
 from pbprompt.model.streamed import is_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
@@ -387,7 +387,8 @@ def _best_method(options: FitCommand, dataset: Dataset, bank: FeatureBank, conso
     console.print("auto: fitting each method to four fifths of the training images, five times")
     train = bank.encode(dataset.root, dataset.train)
     groups = series_of(dataset, dataset.train, bank, options.group)
-    found = leaderboard(options.tower, dataset.classes, dataset.template, train, options.seed, groups=groups)
+    task = (options.tower, dataset.classes, train, None, options.seed)
+    found = rival_figures(*task, CHEAP, groups, dataset.template)
     if not found:
         console.print("auto: no class has two images to leave one out of: conjugate it is")
         return "conjugate"

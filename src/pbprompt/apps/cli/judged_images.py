@@ -8,8 +8,9 @@ from typing import NamedTuple
 from pbprompt import distributed
 from pbprompt.apps.audit.corrections import corrected
 from pbprompt.errors import InputError
+from pbprompt.model.evaluate import LEFT_OUT, can_leave_out
 from pbprompt.model.series import by_path
-from pbprompt.model.tuned import LEFT_OUT, TunedModel
+from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.features.readable import without_unreadable
 from pbprompt.vision.images.build_dataset import NONE, Shares
@@ -62,7 +63,7 @@ def judged_images(
     if unreadable := sum(why == "unreadable" for _, why in dataset.skipped):
         lost = "1 image" if unreadable == 1 else f"{unreadable:,} images"
         notes.append(f"left out, since unreadable: {lost} (`pbprompt look` names them)")
-    if undivided and split is None and own and not fitted.added and model.can_leave_out(dataset):
+    if undivided and split is None and own and not fitted.added and can_leave_out(model, dataset):
         words = f"the {whole:,} images that it was fitted to, each judged by a model that did not see it"
         return Judged(model, dataset, LEFT_OUT, f"{dataset.name}: {words}", True, "; ".join(notes))
     part = split or (ALL if undivided else "test")

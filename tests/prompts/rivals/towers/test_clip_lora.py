@@ -13,6 +13,7 @@ from pbprompt.apps.export import ImageClassifier, export_towers
 from pbprompt.errors import InputError
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Batch, build_method, make_config
+from pbprompt.model.evaluate import evaluate, evaluated
 from pbprompt.model.folder import describe_model
 from pbprompt.model.manifest import CONFIG, HASHES, WEIGHTS, hashes
 from pbprompt.model.predictor import predictive
@@ -114,7 +115,7 @@ def tuned(few):
     settings = CLIPLoRAConfig(budget=3, learning_rate=0.02, last=1, batch_size=16)
     bank = FeatureBank(load_backbone("lite-vit"), progress=False)
     model = TunedModel.fit(few, bank, CLIPLoRA, settings, FitOptions(progress=False))
-    return model.assessed(few, bank)
+    return evaluated(model, few, bank)
 
 
 def test_a_tuned_model_is_a_model_as_any_other(few, tuned, tmp_path):
@@ -130,7 +131,7 @@ def test_a_tuned_model_is_a_model_as_any_other(few, tuned, tmp_path):
     )
     assert said == again
     plain = TunedModel.zero_shot(load_backbone("lite-vit"), few.classes, few.template)
-    figures, _ = plain.judge(few.whole, "test", FeatureBank(plain.backbone, progress=False))
+    figures, _ = evaluate(plain, few.whole, "test", FeatureBank(plain.backbone, progress=False))
     assert tuned.info.metrics["zero_shot"]["nll"] == pytest.approx(figures["nll"], rel=1e-6)
     assert tuned.info.metrics["nll"] != pytest.approx(figures["nll"], rel=1e-3)
     more = loaded.with_classes(["zebra"])
