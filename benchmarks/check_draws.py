@@ -40,12 +40,11 @@ def main(root: Path) -> int:
     differ = 0
     for name in ("caltech101", "oxford_pets", "flowers102"):
         benchmark = find(name)
-        folder = benchmark.locate(root)
         dataset = benchmark.open(root)
         for shots in SHOTS:
             for seed in SEEDS:
                 drawn = draw(dataset, shots, seed)
-                path = folder / "fewshot" / f"shot_{shots}-seed_{seed}.json"
+                path = dataset.root / "fewshot" / f"shot_{shots}-seed_{seed}.json"
                 cells = [
                     outcome(items, published(path, benchmark.folder, split))
                     for split, items in (("train", drawn.train), ("val", drawn.val))

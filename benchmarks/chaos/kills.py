@@ -41,10 +41,11 @@ from pbprompt.research.runs import RunConfig, RunStore
 from pbprompt.research.sweep import sweep
 from pbprompt.vision.features import checkpoint, claims, store
 from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images import records
 from pbprompt.vision.images.build_dataset import Choices
 from pbprompt.vision.images.items import Item
 from pbprompt.vision.images.sources import open_dataset
-from pbprompt.vision.images.stream import Stream, records
+from pbprompt.vision.images.stream import Stream
 from pbprompt.vision.towers.backbone import Backbone
 
 SECONDS = 600.0  # after which a job that nobody kills counts as hung

@@ -23,9 +23,9 @@ from pbprompt.vision.features.checkpoint import Checkpoint
 from pbprompt.vision.features.progress import Progress
 from pbprompt.vision.images import catalog, names
 from pbprompt.vision.images.build_dataset import Choices, sorted_keys
-from pbprompt.vision.images.huggingface import is_saved_dataset
+from pbprompt.vision.images.locations import is_address
+from pbprompt.vision.images.sources import is_saved_dataset
 from pbprompt.vision.images.stream import Files, Record, Stream, archive_kind
-from pbprompt.vision.images.stream.locations import is_address
 from pbprompt.vision.towers.backbone import Backbone
 
 MANY = 64  # units of 1,024 files, beyond which a folder or table is not listed

@@ -157,7 +157,7 @@ def test_killed_at_several_moments_and_gone_on_with(made, photos, tmp_path, pict
     with tarfile.open(photos / "zz.tar", "w") as archive:
         for n in range(4):
             archive.add(photos / f"{n:02}.png", f"{n}.png")
-    monkeypatch.setattr("pbprompt.vision.images.stream.records.FILES_AT_ONCE", 4)
+    monkeypatch.setattr("pbprompt.vision.images.records.FILES_AT_ONCE", 4)
     monkeypatch.setattr(parts, "RECORDS", 2)
     job, out = made(photos), str(tmp_path / "a.jsonl")
     monkeypatch.setattr(jobs, "_few_files", lambda stream: False)

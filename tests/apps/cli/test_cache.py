@@ -7,8 +7,7 @@ from typer.testing import CliRunner
 from pbprompt.apps.cli.cache import app
 from pbprompt.errors import InputError
 from pbprompt.vision.features.cache import feature_folder
-from pbprompt.vision.features.store import FeatureStore
-from pbprompt.vision.features.store_size import total_bytes
+from pbprompt.vision.features.store import FeatureStore, total_bytes
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

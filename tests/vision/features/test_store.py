@@ -14,9 +14,17 @@ from safetensors.torch import load_file, save_file
 from pbprompt import files
 from pbprompt.errors import InputError
 from pbprompt.vision.features import store as feature_store
-from pbprompt.vision.features.store import FeatureStore, ShardWriter, file_hashes, memory_file
-from pbprompt.vision.features.store_size import clear, prune, total_bytes, usage
-from pbprompt.vision.images.stream.locations import state
+from pbprompt.vision.features.store import (
+    FeatureStore,
+    ShardWriter,
+    clear,
+    file_hashes,
+    memory_file,
+    prune,
+    total_bytes,
+    usage,
+)
+from pbprompt.vision.images.locations import state
 
 DIM, PATCHES = 4, 3
 
@@ -246,7 +254,7 @@ WRITER = """
 import os, signal, sys, torch
 from pathlib import Path
 from pbprompt.vision.features.store import FeatureStore
-from pbprompt.vision.features.store_size import prune
+from pbprompt.vision.features.store import prune
 cache = Path(sys.argv[1])
 name = "p" if os.fork() else "q" if os.fork() else "r"  # three processes, of which one imported torch
 store = FeatureStore(cache, backbone="b", fingerprint="f", precision="float32", transform="test")

@@ -17,7 +17,7 @@ from pbprompt.errors import InputError
 from pbprompt.vision.images import decoding
 from pbprompt.vision.images.crops import Crop, TrainingView
 from pbprompt.vision.images.decoding import QUESTION, Decoder, squares_of, worthwhile_processes
-from pbprompt.vision.images.stream.records import Record
+from pbprompt.vision.images.records import Record
 
 SMALL, LARGE = Crop(8), Crop(24, "squash", "bilinear")
 

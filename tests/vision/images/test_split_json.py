@@ -9,9 +9,9 @@ from PIL import Image
 
 from pbprompt.errors import InputError
 from pbprompt.vision.images.items import SPLITS
+from pbprompt.vision.images.label_files import read_split_json
 from pbprompt.vision.images.names import read_name
 from pbprompt.vision.images.sources import open_dataset
-from pbprompt.vision.images.tables import read_split_json
 
 GOOD = {
     "train": [["b/1.png", 1, "sea_horse"], ["a/1.png", 0, "hard-leaved ñ"]],

@@ -34,13 +34,12 @@ from pbprompt.vision.features.progress import Progress
 from pbprompt.vision.features.store import file_hashes
 from pbprompt.vision.images.build_dataset import Choices
 from pbprompt.vision.images.decoding import squares_of
-from pbprompt.vision.images.huggingface import is_saved_dataset
+from pbprompt.vision.images.folders import SPLIT_WORDS, subfolders
 from pbprompt.vision.images.images import open_image, opened
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
 from pbprompt.vision.images.names import from_folder, name_key, read_name
-from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.images.sources import is_saved_dataset, open_dataset
 from pbprompt.vision.images.stream import list_images
-from pbprompt.vision.images.stream.folders import SPLIT_WORDS, subfolders
 from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.backbone import Backbone
 from pbprompt.vision.towers.loading.load import load_backbone

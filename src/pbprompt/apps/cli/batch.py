@@ -35,9 +35,9 @@ from pbprompt.model.costs import read_costs
 from pbprompt.model.rule import NO_RULE, Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE
+from pbprompt.vision.images.locations import MOST_BYTES
 from pbprompt.vision.images.names import distinct
 from pbprompt.vision.images.stream import Record, Stream
-from pbprompt.vision.images.stream.locations import MOST_BYTES
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 from pbprompt.vision.towers.loading.load import load_backbone
 from pbprompt.vision.towers.rounding import round_image_tower

@@ -18,7 +18,7 @@ def show(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     from pbprompt.vision.features.cache import feature_folder
-    from pbprompt.vision.features.store_size import usage
+    from pbprompt.vision.features.store import usage
 
     print(f"folder {feature_folder()}")
     stored = usage(feature_folder())
@@ -50,8 +50,8 @@ def prune(
 ) -> None:
     """Remove files that killed runs left, and the least recently used features beyond a size."""
     from pbprompt.vision.features.cache import feature_folder
-    from pbprompt.vision.features.store_size import DEFAULT_LIMIT_GIB, GIB, clear, total_bytes
-    from pbprompt.vision.features.store_size import prune as prune_store
+    from pbprompt.vision.features.store import DEFAULT_LIMIT_GIB, GIB, clear, total_bytes
+    from pbprompt.vision.features.store import prune as prune_store
 
     if everything and max_gib is not None:
         raise InputError("--all and --max-gib both given: choose one")

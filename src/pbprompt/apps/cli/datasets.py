@@ -10,7 +10,7 @@ from pbprompt.apps.cli.output import print_table
 from pbprompt.files import as_text
 
 if TYPE_CHECKING:
-    from pbprompt.vision.images.catalog.benchmark import Benchmark
+    from pbprompt.vision.images.catalog import Benchmark
 
 app = typer.Typer(
     help="Benchmarks and your own data: list, fetch, check, show, draw.", invoke_without_command=True
@@ -58,7 +58,7 @@ def fetch(name: Name, root: Root = None) -> None:
     from rich.progress import DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
     from pbprompt.vision.images import catalog
-    from pbprompt.vision.images.catalog.fetch import fetch as fetch_benchmark
+    from pbprompt.vision.images.catalog import fetch as fetch_benchmark
 
     benchmark = catalog.find(name)
     print(f"{benchmark.title}: {benchmark.licence}")
@@ -95,7 +95,7 @@ def _usual_root(benchmark: "Benchmark") -> str | Path:
 
 
 def _verify(benchmark: "Benchmark", root: Path | None) -> None:
-    from pbprompt.vision.images.catalog.benchmark import check as check_benchmark
+    from pbprompt.vision.images.catalog import check as check_benchmark
 
     report = check_benchmark(benchmark, root or _usual_root(benchmark))
     if report.found:
@@ -103,8 +103,8 @@ def _verify(benchmark: "Benchmark", root: Path | None) -> None:
         print_table(("", "expected", "found"), report.found)
     for problem in report.problems:
         print(f"- {problem}")
-    print("complete" if report.passed else f"not complete: {len(report.problems)} to fix")
-    raise typer.Exit(0 if report.passed else 1)
+    print(f"not complete: {len(report.problems)} to fix" if report.problems else "complete")
+    raise typer.Exit(1 if report.problems else 0)
 
 
 @app.command()

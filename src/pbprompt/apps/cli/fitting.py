@@ -41,8 +41,7 @@ from pbprompt.model.series import by_path, series_of
 from pbprompt.model.streamed import is_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop.checkpoint import checkpoint_step
-from pbprompt.vision.features.cache import FeatureBank
-from pbprompt.vision.features.readable import without_unreadable
+from pbprompt.vision.features.cache import FeatureBank, without_unreadable
 from pbprompt.vision.images.build_dataset import NONE, Shares
 from pbprompt.vision.images.crops import framing_of
 from pbprompt.vision.images.fewshot import draw, read_draw

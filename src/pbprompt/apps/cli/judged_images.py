@@ -11,8 +11,7 @@ from pbprompt.errors import InputError
 from pbprompt.model.evaluate import LEFT_OUT, can_leave_out
 from pbprompt.model.series import by_path
 from pbprompt.model.tuned import TunedModel
-from pbprompt.vision.features.cache import FeatureBank
-from pbprompt.vision.features.readable import without_unreadable
+from pbprompt.vision.features.cache import FeatureBank, without_unreadable
 from pbprompt.vision.images.build_dataset import NONE, Shares
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
 from pbprompt.vision.images.names import by_any_name, called, known_as

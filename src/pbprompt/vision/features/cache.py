@@ -10,7 +10,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
@@ -25,11 +25,19 @@ from pbprompt.files import cache_folder
 from pbprompt.vision.features.claims import PORTIONS, Claims
 from pbprompt.vision.features.encode import Encoding, default_batch, encode_records, share_of_batch
 from pbprompt.vision.features.progress import Progress
-from pbprompt.vision.features.store import FeatureStore, ShardWriter, file_hashes, in_use
-from pbprompt.vision.features.store_size import DEFAULT_LIMIT_GIB, GIB, prune, total_bytes
+from pbprompt.vision.features.store import (
+    DEFAULT_LIMIT_GIB,
+    GIB,
+    FeatureStore,
+    ShardWriter,
+    file_hashes,
+    in_use,
+    prune,
+    total_bytes,
+)
 from pbprompt.vision.images.crops import Crop, Hashed, TrainingView
 from pbprompt.vision.images.decoding import Decoder, worthwhile_processes
-from pbprompt.vision.images.items import Item
+from pbprompt.vision.images.items import SPLITS, Dataset, Item
 from pbprompt.vision.images.stream import Record
 from pbprompt.vision.images.workers import available_cpus
 from pbprompt.vision.towers.backbone import Backbone, Encoded
@@ -374,6 +382,19 @@ class FeatureBank:
             patches = torch.zeros(shape, dtype=torch.float16)
         global_ = torch.full((len(labels), dim), torch.nan, device=patches.device)  # until it is known
         return Features(global_, patches, torch.tensor(labels, dtype=torch.long, device=patches.device))
+
+
+def without_unreadable(dataset: Dataset, bank: FeatureBank) -> tuple[Dataset, dict[str, InputError]]:
+    """The dataset without them, and why each cannot be read; the features of the others are kept."""
+    failures: dict[str, InputError] = {}
+    bank.encode(dataset.root, dataset.items, failures)
+    if not failures:
+        return dataset, {}
+    train, val, test = (
+        tuple(item for item in dataset.split(name) if item.path not in failures) for name in SPLITS
+    )
+    skipped = (*dataset.skipped, *((path, "unreadable") for path in failures))
+    return replace(dataset, train=train, val=val, test=test, skipped=skipped), failures
 
 
 def _key(cropper: Crop | TrainingView, digest: str, item: Item) -> str:

@@ -18,13 +18,15 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import time
 import uuid
 import warnings
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -42,6 +44,10 @@ from pbprompt.vision.images.workers import available_cpus
 FORMAT = 1  # part of the folder's name: raise it when stored values would no longer mean the same
 SHARD_IMAGES = 512
 SHARD_BYTES = 128 * 2**20
+DEFAULT_LIMIT_GIB = 20.0
+GIB = 2**30
+# A shard gets its index line moments after its name. One without a line for this long was left by a kill.
+ABANDONED_SECONDS = 3600.0
 
 # A file that changed this recently may change again without its times showing it: it is not remembered.
 SETTLED_NS = 2_000_000_000
@@ -184,6 +190,120 @@ class ShardWriter(contextlib.AbstractContextManager["ShardWriter"]):
 
     def __exit__(self, *_: object) -> None:
         self.flush()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """One folder of shards: the features of a backbone under a transform."""
+
+    folder: Path
+    about: dict[str, str]
+    entries: int
+    bytes: int
+    last_use: float
+
+
+def usage(cache: Path) -> list[Usage]:
+    """What is stored, most recently used first."""
+    found = []
+    for folder in _folders(cache):
+        shards = {path.name: stat for path, stat in _shards(folder)}
+        try:
+            told = dict(json.loads((folder / "about.json").read_text(encoding="utf-8")))
+            about = {key: str(value) for key, value in told.items()}
+        except (OSError, ValueError, TypeError, RecursionError):
+            about = {}
+        keys = {key for line in index_lines(folder) if line["shard"] in shards for key in line["keys"]}
+        if shards:
+            size = sum(stat.st_size for stat in shards.values())
+            last = max(stat.st_mtime for stat in shards.values())
+            found.append(Usage(folder, about, len(keys), size, last))
+    return sorted(found, key=lambda use: -use.last_use)
+
+
+def total_bytes(cache: Path) -> int:
+    return sum(stat.st_size for folder in _folders(cache) for _, stat in _shards(folder))
+
+
+def prune(cache: Path, limit: float, spare: Collection[Path] = ()) -> int:
+    """Remove abandoned files, then least recently used shards until at most `limit` bytes stay.
+
+    Returns the bytes removed. Processes that hold a removed shard open keep reading it; others encode again.
+    """
+    if not cache.exists():
+        return 0
+    removed = 0
+    with files.locked(cache):
+        kept: list[tuple[float, int, Path]] = []  # by their last use
+        for folder in _folders(cache):
+            indexed = {line["shard"] for line in index_lines(folder)}
+            for path, stat in _shards(folder):
+                if path.name not in indexed and _abandoned(stat.st_mtime):
+                    removed += _remove(path, stat.st_size)
+                else:
+                    kept.append((stat.st_mtime, stat.st_size, path))
+            for path in folder.glob(".*"):  # files that were being written when their process ended
+                with contextlib.suppress(OSError):
+                    if _abandoned(path.stat().st_mtime):
+                        path.unlink()
+        size = sum(own for _, own, _ in kept)
+        for _, own, path in sorted(kept):
+            if size <= limit:
+                break
+            if path not in spare:
+                freed = _remove(path, own)
+                size -= freed
+                removed += freed
+        for folder in _folders(cache):
+            _compact(folder)
+    return removed
+
+
+def clear(cache: Path) -> int:
+    """Remove every stored feature and all that is remembered of files."""
+    removed = prune(cache, 0)
+    shutil.rmtree(cache / "hashes", ignore_errors=True)
+    return removed
+
+
+def _folders(cache: Path) -> list[Path]:
+    try:
+        return sorted(path for path in cache.iterdir() if path.is_dir() and path.name != "hashes")
+    except OSError:  # not there, or a file
+        return []
+
+
+def _shards(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Their size and when each was last used, as a file's last change has it."""
+    for path in folder.glob("*.safetensors"):
+        with contextlib.suppress(FileNotFoundError):  # another process is pruning
+            yield path, path.stat()
+
+
+def _abandoned(modified: float) -> bool:
+    return time.time() - modified > ABANDONED_SECONDS
+
+
+def _remove(shard: Path, size: int) -> int:
+    with contextlib.suppress(OSError):  # Windows keeps a file that is open elsewhere
+        shard.unlink()
+        return size
+    return 0
+
+
+def _compact(folder: Path) -> None:
+    """Drop index lines whose shard is gone, and the folder with its last one."""
+    index = folder / "index.jsonl"
+    lines = list(files.read_records(index))
+    alive = [line for line in index_lines(folder) if (folder / line["shard"]).exists()]
+    if len(alive) < len(lines):
+        write_text(index, "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in alive))
+    if not alive:
+        index.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a shard that waits for its index line keeps the folder
+            if not any(_shards(folder)):
+                (folder / "about.json").unlink(missing_ok=True)
+            folder.rmdir()
 
 
 def memory_file(cache: Path, root: Path) -> Path:

@@ -12,20 +12,19 @@ image that was annotated with none is then of none of them, and one that was not
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from pbprompt.errors import InputError
-from pbprompt.files import inside, read_json
+from pbprompt.files import as_text, inside, read_json
 from pbprompt.vision.images.build_dataset import Choices, Listed, Skipped
-from pbprompt.vision.images.items import Dataset
-from pbprompt.vision.images.stream.folders import SPLIT_WORDS, files_in, is_image
-from pbprompt.vision.images.stream.locations import is_address
-from pbprompt.vision.images.stream.tables import COLUMNS
-from pbprompt.vision.images.tables import SEPARATOR, listed
+from pbprompt.vision.images.folders import SPLIT_WORDS, files_in, is_image
+from pbprompt.vision.images.items import SPLITS, Dataset, Item
+from pbprompt.vision.images.locations import is_address
+from pbprompt.vision.images.tables import COLUMNS, SEPARATOR, listed
 
 MIN_FIELDS = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time")
 LOCAL_FILES, UPLOADS = "/data/local-files/?d=", re.compile(r"/data/upload/\d+/")  # Label Studio's
@@ -233,3 +232,66 @@ TOOLS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
     (lambda value: _has(value, labels=dict), _fiftyone),
     (lambda value: _has(value, samples=list), _samples),
 )
+
+
+def read_split_json(path: Path) -> list[tuple[str, str, int, str]]:
+    """Split, image, label and class name of each entry of a split file, all checked."""
+    value = read_json(path)
+    if not isinstance(value, dict) or not any(split in value for split in SPLITS):
+        raise InputError(
+            f"{path}: no 'train', 'val' or 'test' list in it: give a split file, or what Label Studio, "
+            "FiftyOne or COCO write"
+        )
+    listed = []
+    for split in SPLITS:
+        entries = value.get(split) or []
+        if not isinstance(entries, list):
+            raise InputError(f"{path}: {split!r} is not a list: write [[path, label, name], …]")
+        for place, entry in enumerate(entries):
+            where = f"{path} {split}[{place}]"
+            match entry:
+                case [str(image), int(label), str(name)] if not isinstance(label, bool) and label >= 0:
+                    listed.append((split, inside(image, where), label, name))
+                case _:
+                    shown = json.dumps(entry)[:60]
+                    raise InputError(f"{where}: {shown} is not [path, label, name]: correct the entry")
+    return listed
+
+
+def split_dataset(
+    path: Path,
+    root: Path | None,
+    name: str,
+    naming: Callable[[Sequence[str]], tuple[str, ...]],
+    template: str,
+    prefix: str = "",
+) -> Dataset:
+    """The dataset of a split file, labels and order as in the file; `naming` makes class names of what it
+    calls them, and `prefix` is put before every path.
+
+    Paths are relative to `root`; without one, to the file's own folder or the first folder in it that holds
+    the first image, since published files lie beside the image folder.
+    """
+    listed = read_split_json(path)
+    keys: dict[int, str] = {}
+    for _, image, label, key in listed:
+        if keys.setdefault(label, key) != key:
+            raise InputError(f"{path}: label {label} is {keys[label]!r} and {key!r} ({image}): keep one name")
+    if sorted(keys) != list(range(len(keys))) or not keys:
+        missing = next((label for label in range(len(keys)) if label not in keys), 0)
+        raise InputError(f"{path}: no item has label {missing}: labels must run from 0 without gaps")
+    if root is None:
+        first = listed[0][1]
+        beside = [path.parent, *sorted(child for child in path.parent.iterdir() if child.is_dir())]
+        root = next((folder for folder in beside if (folder / first).is_file()), None)
+        if root is None:
+            raise InputError(
+                f"{path}: its first image {first} is not beside it: name the image folder as root"
+            )
+    folder = f"{prefix}/" if prefix else ""
+    train, val, test = (
+        tuple(Item(folder + image, label) for part, image, label, _ in listed if part == split)
+        for split in SPLITS
+    )
+    classes = naming([keys[label] for label in range(len(keys))])
+    return Dataset(as_text(name), root, classes, train, val, test, template)

@@ -10,8 +10,8 @@ from typing import IO, Any
 
 from pbprompt.errors import InputError
 from pbprompt.vision.images.images import IMAGE_SUFFIXES
-from pbprompt.vision.images.stream.locations import Place, opened, told
-from pbprompt.vision.images.stream.records import MOST_BYTES, Record, too_large
+from pbprompt.vision.images.locations import Place, opened, told
+from pbprompt.vision.images.records import MOST_BYTES, Record, too_large
 
 LABEL_BYTES = 1 << 16
 HEADER_BYTES = 1 << 20  # of what describes one file (long names, pax), which tarfile holds in memory

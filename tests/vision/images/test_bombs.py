@@ -12,7 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from pbprompt.errors import InputError
-from pbprompt.vision.images.stream import Stream, parquet, tables, tars
+from pbprompt.vision.images import parquet, tables, tars
+from pbprompt.vision.images.stream import Stream
 from pbprompt.vision.images.workers import Workers
 
 MIB = 1 << 20

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from pbprompt.errors import InputError
+from pbprompt.vision.images import locations as places
+from pbprompt.vision.images import records
 from pbprompt.vision.images import stream as stream_package
-from pbprompt.vision.images.stream import Files, Record, Stream, records
-from pbprompt.vision.images.stream import locations as places
+from pbprompt.vision.images.stream import Files, Record, Stream
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -170,7 +171,7 @@ def test_units_of_parquet_hold_every_row_once_from_wherever_one_goes_on(
     file = tmp_path_factory.mktemp("rows") / "t.parquet"
     parquet.write_table(pa.table({"image": [b"%d" % row for row in range(rows)]}), file, row_group_size=group)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pbprompt.vision.images.stream.parquet.FILES_AT_ONCE", joined)
+        patch.setattr("pbprompt.vision.images.parquet.FILES_AT_ONCE", joined)
         units = list(Stream([file]).units())
     assert sum(unit.count() for unit in units) == rows and len({unit.identity for unit in units}) == len(
         units

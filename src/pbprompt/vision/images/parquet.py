@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any
 
 from pbprompt.errors import InputError, first_line, needing
-from pbprompt.vision.images.stream.locations import Place, opened, state, told
-from pbprompt.vision.images.stream.records import FILES_AT_ONCE, MOST_BYTES, Record, too_large
-from pbprompt.vision.images.stream.tables import COLUMNS, row_record
+from pbprompt.vision.images.locations import Place, opened, state, told
+from pbprompt.vision.images.records import FILES_AT_ONCE, MOST_BYTES, Record, too_large
+from pbprompt.vision.images.tables import COLUMNS, row_record
 from pbprompt.vision.images.workers import Workers
 
 BYTES_AT_ONCE, ROWS_AT_ONCE = 16 << 20, 1024  # of which so many lie in memory

@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from pbprompt.errors import InputError
-from pbprompt.vision.images.stream import locations as module
-from pbprompt.vision.images.stream.locations import download, is_address
+from pbprompt.vision.images import locations as module
+from pbprompt.vision.images.locations import download, is_address
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -4,8 +4,7 @@ import pytest
 
 from pbprompt.errors import BrokenInstallError
 from pbprompt.vision.images.catalog import SAMPLE as FOLDER
-from pbprompt.vision.images.catalog import find
-from pbprompt.vision.images.catalog.benchmark import check
+from pbprompt.vision.images.catalog import check, find
 from pbprompt.vision.images.fewshot import base_new, draw
 from pbprompt.vision.images.images import open_image
 from pbprompt.vision.images.sources import open_dataset

@@ -23,12 +23,12 @@ from pathlib import Path
 
 from pbprompt.errors import InputError
 from pbprompt.files import is_special
-from pbprompt.vision.images.stream.folders import Labels, files_in, is_image, subfolders
-from pbprompt.vision.images.stream.locations import WEB, Place, filesystem, is_address, place_of, state, told
-from pbprompt.vision.images.stream.parquet import row_groups
-from pbprompt.vision.images.stream.records import Files, Record, Unit, in_units
-from pbprompt.vision.images.stream.tables import TABLES, table_records
-from pbprompt.vision.images.stream.tars import Tar
+from pbprompt.vision.images.folders import Labels, files_in, is_image, subfolders
+from pbprompt.vision.images.locations import WEB, Place, filesystem, is_address, place_of, state, told
+from pbprompt.vision.images.parquet import row_groups
+from pbprompt.vision.images.records import Files, Record, Unit, in_units
+from pbprompt.vision.images.tables import TABLES, table_records
+from pbprompt.vision.images.tars import Tar
 
 __all__ = ["Files", "Record", "Stream", "Unit", "list_images"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pbprompt.vision.images.images import IMAGE_SUFFIXES, looks_like_image
-from pbprompt.vision.images.stream.locations import Place, filesystem, told
+from pbprompt.vision.images.locations import Place, filesystem, told
 
 NAMES_AT_ONCE = 1 << 18  # of one folder; a larger one is gone through again for each so many
 SPLIT_WORDS = {

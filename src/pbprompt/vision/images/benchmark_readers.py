@@ -1,20 +1,23 @@
-"""How each benchmark of the table is read from its folder: its `reader` and `rename` name functions here."""
+"""How each benchmark is read from its folder: its `reader` and `rename` name functions here."""
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pbprompt.errors import BrokenInstallError, InputError
 from pbprompt.files import csv_rows, inside, read_text
 from pbprompt.vision.images.build_dataset import OF_A_DRAW, Choices, Listed, assemble
-from pbprompt.vision.images.catalog.benchmark import Benchmark, list_lines
+from pbprompt.vision.images.folders import files_in, subfolders
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
+from pbprompt.vision.images.label_files import split_dataset
 from pbprompt.vision.images.names import from_folder, from_label
-from pbprompt.vision.images.stream.folders import files_in, subfolders
-from pbprompt.vision.images.tables import split_dataset
+
+if TYPE_CHECKING:
+    from pbprompt.vision.images.catalog import Benchmark
 
 Parts = dict[str, tuple[Item, ...]]
 
@@ -38,7 +41,7 @@ def split_capitals(name: str) -> str:
 RENAMES = {rule.__name__: rule for rule in (year_first, reversed_path, split_capitals, from_label)}
 
 
-def split_file(benchmark: Benchmark, folder: Path) -> Dataset:
+def split_file(benchmark: "Benchmark", folder: Path) -> Dataset:
     """A published split file, the benchmark's marker, whose paths are relative to `images`."""
     rename = RENAMES[benchmark.rename or "from_label"]
     return split_dataset(
@@ -51,14 +54,14 @@ def split_file(benchmark: Benchmark, folder: Path) -> Dataset:
     )
 
 
-def aircraft(benchmark: Benchmark, folder: Path) -> Dataset:
+def aircraft(benchmark: "Benchmark", folder: Path) -> Dataset:
     """The official lists: lines of `images_variant_<split>.txt` are "<image> <variant>", which may hold
     spaces; labels follow `variants.txt`."""
-    variants = [line.strip() for line in list_lines(folder / "variants.txt")]
+    variants = [line for _, line in _lines(folder / "variants.txt")]
     labels = {variant: label for label, variant in enumerate(variants)}
 
     def item(line: str, where: str) -> Item:
-        image, _, variant = line.strip().partition(" ")
+        image, _, variant = line.partition(" ")
         if variant not in labels:
             raise InputError(f"{where}: {variant!r} is not in variants.txt: fetch both again")
         return Item(f"images/{inside(image, where)}.jpg", labels[variant])
@@ -67,7 +70,7 @@ def aircraft(benchmark: Benchmark, folder: Path) -> Dataset:
     return _dataset(benchmark, folder, map(from_label, variants), _listed(lists, item))
 
 
-def imagenet(benchmark: Benchmark, folder: Path) -> Dataset:
+def imagenet(benchmark: "Benchmark", folder: Path) -> Dataset:
     """`images/train/<wnid>`, and `images/val/<wnid>` as the test set, with the names of `classnames.txt`."""
     names = imagenet_names(folder)
     labels = {wnid: label for label, wnid in enumerate(names)}
@@ -75,7 +78,7 @@ def imagenet(benchmark: Benchmark, folder: Path) -> Dataset:
     return _dataset(benchmark, folder, names.values(), {"train": train, "test": test})
 
 
-def wordnet_folders(benchmark: Benchmark, folder: Path) -> Dataset:
+def wordnet_folders(benchmark: "Benchmark", folder: Path) -> Dataset:
     """A test set of ImageNet's: folders are WordNet ids, and the classes those that have one."""
     names = imagenet_names(folder)
     keys = [name for name in subfolders(folder / benchmark.marker) if name in names]
@@ -84,7 +87,7 @@ def wordnet_folders(benchmark: Benchmark, folder: Path) -> Dataset:
     return _dataset(benchmark, folder, (names[key] for key in keys), {"test": test})
 
 
-def numbered_folders(benchmark: Benchmark, folder: Path) -> Dataset:
+def numbered_folders(benchmark: "Benchmark", folder: Path) -> Dataset:
     """A test set of ImageNet's whose folders are the 1,000 places of its sorted ids."""
     names = imagenet_names(folder)
     labels = {str(place): place for place in range(len(names))}
@@ -92,7 +95,7 @@ def numbered_folders(benchmark: Benchmark, folder: Path) -> Dataset:
     return _dataset(benchmark, folder, names.values(), {"test": test})
 
 
-def pacs(benchmark: Benchmark, folder: Path) -> Dataset:
+def pacs(benchmark: "Benchmark", folder: Path) -> Dataset:
     """7 classes in 4 styles (`<domain>/<class>/`); photographs are tuned on.
 
     The field publishes no split of this layout, so each class of each domain is split 50/20/30 % by the
@@ -100,7 +103,7 @@ def pacs(benchmark: Benchmark, folder: Path) -> Dataset:
     """
     rows = [
         Listed(f"{domain}/{name}/{path}", name, domain=domain)
-        for domain, _ in benchmark.domains
+        for domain in benchmark.domains
         if (folder / domain).is_dir()
         for name in subfolders(folder / domain)
         for _, path in files_in(folder / domain / name)
@@ -109,7 +112,7 @@ def pacs(benchmark: Benchmark, folder: Path) -> Dataset:
     return replace(assemble(benchmark.name, folder, rows, choices, where=str(folder)), home="photo")
 
 
-def grocery(benchmark: Benchmark, folder: Path) -> Dataset:
+def grocery(benchmark: "Benchmark", folder: Path) -> Dataset:
     """81 fine classes of fruit, vegetables and cartons; lines of `<split>.txt` are "path, fine, coarse".
 
     The shop photographs are the domain "photo", with the published split. Each class's one iconic product
@@ -135,7 +138,7 @@ def grocery(benchmark: Benchmark, folder: Path) -> Dataset:
     return replace(_dataset(benchmark, folder, names, parts), home="photo", notes=notes)
 
 
-def sample(benchmark: Benchmark, folder: Path) -> Dataset:
+def sample(benchmark: "Benchmark", folder: Path) -> Dataset:
     """The embedded one: emoji of 28 classes drawn in four free styles; the style is the domain.
 
     `index.json` lists the files of `images/<style>/<class>/` with their split; an emoji is in the same split
@@ -162,10 +165,10 @@ def imagenet_names(folder: Path) -> dict[str, str]:
     if path is None:
         raise InputError(f"{places[0]} is missing: copy ImageNet's classnames.txt (lines 'wnid name') there")
     names = {}
-    for number, line in enumerate(list_lines(path), start=1):
-        wnid, _, name = line.strip().partition(" ")
+    for where, line in _lines(path):
+        wnid, _, name = line.partition(" ")
         if not name:
-            raise InputError(f"{path} line {number}: {line.strip()!r} has no name: write 'wnid name'")
+            raise InputError(f"{where}: {line!r} has no name: write 'wnid name'")
         names[wnid] = from_label(name)
     return dict(sorted(names.items()))
 
@@ -184,23 +187,24 @@ def folder_items(folder: Path, images: str, labels: dict[str, int]) -> tuple[Ite
     )
 
 
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    """The lines of a list file that are not empty, each with its place."""
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if line.strip():
+            yield f"{path} line {number}", line.strip()
+
+
 def _listed(lists: dict[str, Path], item: Callable[[str, str], Item]) -> Parts:
-    """The items of each split's list file; `item` makes one of a line, whose place it is told."""
-    return {
-        split: tuple(item(line, f"{path} line {number}") for number, line in enumerate(list_lines(path), 1))
-        for split, path in lists.items()
-    }
+    """The items of each split's list file; `item` makes one of a line and its place."""
+    return {split: tuple(item(line, where) for where, line in _lines(path)) for split, path in lists.items()}
 
 
-def _dataset(benchmark: Benchmark, folder: Path, classes: Iterable[str], parts: Parts) -> Dataset:
+def _dataset(benchmark: "Benchmark", folder: Path, classes: Iterable[str], parts: Parts) -> Dataset:
     train, val, test = (parts.get(split, ()) for split in SPLITS)
     return Dataset(benchmark.name, folder, tuple(classes), train, val, test, benchmark.template)
 
 
-READERS: dict[str, Callable[[Benchmark, Path], Dataset]] = {
+READERS: dict[str, Callable[["Benchmark", Path], Dataset]] = {
     read.__name__: read
-    for read in (
-        *(split_file, aircraft, imagenet, wordnet_folders, numbered_folders),
-        *(pacs, grocery, sample),
-    )
+    for read in (split_file, aircraft, imagenet, wordnet_folders, numbered_folders, pacs, grocery, sample)
 }

@@ -14,7 +14,7 @@ from PIL import Image
 from pbprompt.errors import InputError
 from pbprompt.files import as_text, is_special
 from pbprompt.vision.images.crops import Hashed
-from pbprompt.vision.images.stream.locations import read_address, state
+from pbprompt.vision.images.locations import read_address, state
 
 MOST_BYTES = 64 << 20  # of an image file that is held in memory: some are, at once
 FILES_AT_ONCE = 1024  # of a unit

@@ -16,9 +16,7 @@ from typer.testing import CliRunner
 from pbprompt.apps.cli.datasets import app
 from pbprompt.errors import InputError
 from pbprompt.vision.images import catalog
-from pbprompt.vision.images.catalog import benchmarks, find
-from pbprompt.vision.images.catalog.benchmark import SourceFile
-from pbprompt.vision.images.catalog.fetch import fetch
+from pbprompt.vision.images.catalog import SourceFile, benchmarks, fetch, find
 
 
 class Handler(BaseHTTPRequestHandler):
