@@ -14,10 +14,10 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from pbprompt.apps.labelling.next_images import read_table
-from pbprompt.apps.serve.demo import write_drawings
 from pbprompt.apps.serve.images import decode_image
 from pbprompt.apps.serve.labelling import Labelling
 from pbprompt.apps.serve.limits import Limits
+from pbprompt.apps.serve.samples import write_drawings
 from pbprompt.learners.method import build_method, make_config
 from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel

@@ -85,9 +85,9 @@ def serve(
 
             from pbprompt.apps.cli.batch import for_class_mix
             from pbprompt.apps.serve.app import create_app, server_config
-            from pbprompt.apps.serve.demo import write_drawings
             from pbprompt.apps.serve.labelling import Labelling
             from pbprompt.apps.serve.limits import MIB, Limits
+            from pbprompt.apps.serve.samples import write_drawings
             from pbprompt.model.costs import read_costs
             from pbprompt.model.tuned import TunedModel
     except ImportError as error:

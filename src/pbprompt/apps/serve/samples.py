@@ -1,17 +1,22 @@
-"""Images to try the page on: those that the model was judged by, where they still are; else drawings."""
+"""Images to try the page on: those that the model was judged by, or drawings; and those of the tour."""
 
 import base64
 import contextlib
+import random
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pbprompt.apps.serve.schemas import Samples
 from pbprompt.errors import InputError
 from pbprompt.files import file_hash
+from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.catalog import SAMPLE
 from pbprompt.vision.images.images import small_jpeg
+from pbprompt.vision.images.sources import open_dataset
 
 SIDE = 224  # about what a tower sees
+EACH = 3  # of a class, for the tour
 DRAWINGS = {
     "cat": "mammal/1f408.webp",
     "guitar": "musical-instrument/1f3b8.webp",
@@ -41,3 +46,18 @@ def _unchanged(listed: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
 
 def _small(file: Path) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(small_jpeg(file, SIDE, quality=80)).decode()
+
+
+def write_drawings(model: TunedModel, folder: Path) -> None:
+    """Copies of test images of the model's classes, in an order and by names that say no class."""
+    sample = open_dataset("sample")
+    known = [sample.classes.index(name) for name in model.classes if name in sample.classes]
+    if len(known) < 2:
+        raise InputError(
+            "--demo shows drawings of the sample, whose classes this model does not know: "
+            "pbprompt fit sample --shots 1 --out sample-model/"
+        )
+    chosen = [item for label in known for item in [i for i in sample.test if i.label == label][:EACH]]
+    random.Random(0).shuffle(chosen)
+    for number, item in enumerate(chosen):
+        shutil.copy(sample.root / item.path, folder / f"{number:03}.webp")

@@ -73,14 +73,10 @@ NAMES: Any = Field([], max_length=Limits.classes, description="further class nam
 
 class Predict(RequestBody):
     images: list[SentImage] = Field(min_length=1, description="the images")
-    top_k: int | None = Field(
-        None, ge=1, le=1_000_000, description="classes to return, likeliest first; all, in order, if left out"
-    )
+    top_k: int | None = Field(None, ge=1, le=1_000_000, description="so many, likeliest first; or all")
     reject_at: Share = Field(0.9, description="accuracy wanted of what is not unsure")
     coverage: Share = Field(0.9, description="wanted of the prediction set")
-    back_off: Share = Field(
-        0.9, description="accuracy wanted of answers by a class or a group, of a model that has groups"
-    )
+    back_off: Share = Field(0.9, description="accuracy wanted of answers by a class or a group of classes")
     none_at: Share = Field(0.05, description="share of images of the classes that may be taken for unknown")
     classes: list[str] = NAMES
 
@@ -130,15 +126,14 @@ def request_body(kind: type[RequestBody], form: str | None = None) -> dict[str, 
     schema = kind.model_json_schema()
     content = {"application/json": {"schema": schema}}
     if form is not None:
-        fields = {
-            name: text for name, text in schema["properties"].items() if name not in ("images", "image")
-        }
-        file = {"type": "string", "format": "binary"}
+        images, file = "images" if form == "files" else "image", {"type": "string", "format": "binary"}
         files = {"type": "array", "minItems": 1, "items": file} if form == "files" else file
-        files["description"] = "images, one part each" if form == "files" else "the image"
-        required = [form, *(name for name in schema["required"] if name in fields)]
-        properties = {form: files} | fields
-        content["multipart/form-data"] = {"schema": schema | {"properties": properties, "required": required}}
+        files["description"] = schema["properties"][images]["description"]
+        fields = {name: about for name, about in schema["properties"].items() if name != images}
+        required = [form if name == images else name for name in schema["required"]]
+        content["multipart/form-data"] = {
+            "schema": schema | {"properties": {form: files} | fields, "required": required}
+        }
     return {"requestBody": {"required": True, "content": content}}
 
 
@@ -149,38 +144,23 @@ class Prediction(BaseModel):
     label: str = Field("", description="the likeliest class")
     score: float = Field(0, description="its probability, the mean over the sampled prompts")
     spread: float = Field(0, description="standard deviation of the score over the sampled prompts")
-    labels: list[str] = Field(
-        [], description="multi-label: those at or above their thresholds, likeliest first; may be none"
-    )
+    labels: list[str] = Field([], description="multi-label: those at or above their thresholds, if any")
     scores: dict[str, float] = Field(description="of every class, or of the top_k likeliest first")
     spreads: dict[str, float] = Field({}, description="of the same classes")
     entropy: float = Field(0, description="the whole doubt, in nats")
     epistemic: float = Field(0, description="the part of it that the sampled prompts disagree on")
-    unsure: bool | None = Field(
-        None, description="less sure than images accepted for the accuracy reject_at; null: not calibrated"
-    )
-    prediction_set: list[str] | None = Field(
-        None, description="such sets hold the true class as often as coverage says; null: not calibrated"
-    )
-    familiarity: float | None = Field(
-        None, description="share of images of the classes that look less like theirs; null: cannot be told"
-    )
+    unsure: bool | None = Field(None, description="less sure than reject_at asks for; null: not calibrated")
+    prediction_set: list[str] | None = Field(None, description="holds the true class as often as `coverage`")
+    familiarity: float | None = Field(None, description="share of images of the classes that look less so")
     unknown: bool | None = Field(None, description="it looks like none of the classes: familiarity ≤ none_at")
-    nothing: bool | None = Field(
-        None, description="there is nothing to see: blank, noise, stripes, text; null: cannot be told"
-    )
-    answer: str | None = Field(
-        None,
-        description="the class or narrowest group that is sure enough, or what costs least; null: unsure",
-    )
+    nothing: bool | None = Field(None, description="nothing to see: blank, noise, stripes, text")
+    answer: str | None = Field(None, description="the class or group that is sure enough, or costs least")
     answer_score: float = Field(0, description="its probability")
 
 
 class Predictions(BaseModel):
     predictions: list[Prediction] = Field(description="one for each image, in order")
-    note: str | None = Field(
-        description="why unsure or prediction_set are null, where they are, or what they cannot vouch for"
-    )
+    note: str | None = Field(description="why marks or sets are null, or what they cannot vouch for")
 
 
 Box = Annotated[
@@ -205,22 +185,15 @@ class Explanation(BaseModel):
     range: tuple[float, float] = Field(description="lowest and highest value of the mean heat map")
     mean: str = Field(description="base64 of a PNG: the square the model saw, under the mean heat map")
     samples: list[str] = Field(description="the same for each sampled prompt")
-    parts: list[LikePart] = Field(
-        description="what looks like training photographs, the most telling first; of a model that compares "
-        "patches, served with --photographs"
-    )
+    parts: list[LikePart] = Field(description="what looks like training photographs, with --photographs")
 
 
 class Classes(BaseModel):
     classes: list[str]
     added: list[str] = Field(description="those of them that clients added, which DELETE /classes takes away")
     calibrated: bool = Field(description="whether predictions carry `unsure` and `prediction_set`")
-    class_mix: str | Mapping[str, float] = Field(
-        description="as-trained, balanced, or how often each class is taken to come"
-    )
-    thresholds: dict[str, float] | None = Field(
-        description="of a multi-label model: the probability from which on a label is given"
-    )
+    class_mix: str | Mapping[str, float] = Field(description="as-trained, balanced, or a share of each class")
+    thresholds: dict[str, float] | None = Field(description="multi-label: the probability that gives a label")
 
 
 class Samples(BaseModel):
