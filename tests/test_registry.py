@@ -90,3 +90,10 @@ def test_a_broken_plugin_is_named(tmp_path, monkeypatch):
     plugin(tmp_path, monkeypatch, "import a_module_that_is_not_there\n")
     with pytest.raises(InputError, match=r"'theirs' \(their_plugin\).*a_module_that_is_not_there.*uninstall"):
         methods()
+
+
+def test_each_own_method_is_found_in_the_file_that_its_name_says():
+    for name, kind in methods().items():
+        *_, parent, file = kind.__module__.split(".")
+        if kind.__module__.startswith("pbprompt."):
+            assert registry.FILES.get(name, name.replace("-", "_")) in (file, parent), name

@@ -26,7 +26,7 @@ from pbprompt.learners.trained import Trained
 from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop.checkpoint import Tally, read_checkpoint, write_checkpoint
-from pbprompt.prompts.loop.schedule import make_optimiser
+from pbprompt.prompts.loop.step import make_optimiser
 from pbprompt.registry import find_method
 from pbprompt.research.runs import BackboneFacts, DataFacts, RunConfig, RunRecord, RunStore
 from pbprompt.vision.features.checkpoint import Checkpoint

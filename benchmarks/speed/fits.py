@@ -22,7 +22,7 @@ from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.model.learn import tune
 from pbprompt.prompts.loop.loop import Run, train
-from pbprompt.prompts.loop.schedule import learning_rate
+from pbprompt.prompts.loop.step import learning_rate
 from pbprompt.registry import find_method
 from pbprompt.research.report.cost import class_names
 from pbprompt.seeding import stream, stream_seed

@@ -16,7 +16,7 @@ from pbprompt.errors import InputError, suggest
 
 ENTRY_POINT = "pbprompt.methods"
 PLUGINS = "PBPROMPT_PLUGINS"  # files, as PATH has them: processes that are started find it too
-HOMES = (  # of the package's own methods, each in a file (or a folder) of its name
+HOMES = (  # of the package's own methods, each in a file (or a folder) of its name, but for those below
     "pbprompt.learners",
     "pbprompt.evidence",
     "pbprompt.evidence.rivals",
@@ -24,6 +24,10 @@ HOMES = (  # of the package's own methods, each in a file (or a folder) of its n
     "pbprompt.prompts.rivals",
     "pbprompt.prompts.rivals.towers",
 )
+FILES = {
+    "kgcoop": "coop", "prograd": "coop", "coplot": "plot", "maple": "ivlp", "promptsrc": "ivlp",
+    "lp++": "lp_plus_plus",
+}  # fmt: skip
 T = TypeVar("T", bound=type)
 
 _methods: dict[str, type] = {}
@@ -105,7 +109,7 @@ def plugins() -> tuple[EntryPoint, ...]:
 
 def find_method(name: str) -> Any:
     """The method of that name."""
-    file = name.replace("-", "_")
+    file = FILES.get(name, name.replace("-", "_"))
     if name not in _methods and file.isidentifier():
         for found in filter(find_spec, (f"{home}.{file}" for home in HOMES)):
             import_module(found)

@@ -1,5 +1,6 @@
 """From a dataset to a tuned method: what each epoch sees, and what names a run."""
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from pbprompt.errors import InputError
 from pbprompt.evidence.rivals.nearest_mean import NearestMean
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Method, make_config
-from pbprompt.model.learn import epoch_features, run_identity, tune
+from pbprompt.model.learn import epoch_features, one_ahead, run_identity, tune
 from pbprompt.prompts.loop.loop import Run
 from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.vision.features.cache import FeatureBank
@@ -142,3 +143,38 @@ def test_parameters_that_nothing_would_train_are_refused(bank, dataset):
 
     with pytest.raises(InputError, match=r"untrained .* derive it from pbprompt\.Trained"):
         tune(dataset, bank, Untrained, Untrained.Config())
+
+
+# ---------------------------------------------------------------- epochs made one ahead
+
+
+def test_the_next_is_made_while_this_one_is_in_use():
+    made, second = [], threading.Event()
+
+    def make(index):
+        made.append(index)
+        if index == 1:
+            second.set()
+        return index * 10
+
+    get = one_ahead(make, 3)
+    assert get(0) == 0
+    assert second.wait()  # nobody has asked for it yet
+    assert [get(1), get(2)] == [10, 20]
+    assert made == [0, 1, 2]
+
+
+def test_it_starts_where_it_is_asked():
+    assert one_ahead(str, 5)(3) == "3"
+
+
+def test_an_error_comes_with_its_own_epoch():
+    def make(index):
+        if index == 1:
+            raise ValueError("epoch 1")
+        return index
+
+    get = one_ahead(make, 2)
+    assert get(0) == 0
+    with pytest.raises(ValueError, match="epoch 1"):
+        get(1)

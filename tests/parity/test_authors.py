@@ -13,9 +13,8 @@ from pbprompt.prompts.pbprompt.transport import patch_cosines
 from pbprompt.prompts.pbprompt.variational import gaussian_kl
 from pbprompt.prompts.rivals import vpt
 from pbprompt.prompts.rivals.cocoop import CoCoOp
-from pbprompt.prompts.rivals.coop import CoOp
+from pbprompt.prompts.rivals.coop import CoOp, without_conflict
 from pbprompt.prompts.rivals.plot import PLOTConfig, transported_cosines
-from pbprompt.prompts.rivals.prograd import without_conflict
 from pbprompt.prompts.rivals.vpt import VPT
 from pbprompt.testing.fits import tiny_vit
 from pbprompt.vision.similarity import class_logits, mean_probabilities

@@ -15,12 +15,10 @@ import pytest
 import torch
 
 from pbprompt.learners.method import Batch, build_method
-from pbprompt.prompts.rivals.kgcoop import KgCoOp
+from pbprompt.prompts.rivals.coop import KgCoOp
 from pbprompt.prompts.rivals.towers.clip_lora import CLIPLoRA
-from pbprompt.prompts.rivals.towers.ivlp import IVLP
-from pbprompt.prompts.rivals.towers.maple import MaPLe
+from pbprompt.prompts.rivals.towers.ivlp import IVLP, MaPLe, PromptSRC
 from pbprompt.prompts.rivals.towers.mmrl import MMRL
-from pbprompt.prompts.rivals.towers.promptsrc import PromptSRC
 from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, Encoded, random_backbone
 from pbprompt.vision.towers.text import TextConfig
 from pbprompt.vision.towers.vit import VitConfig

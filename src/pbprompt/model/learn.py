@@ -3,9 +3,11 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -20,11 +22,13 @@ from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.learners.trained import Trained
 from pbprompt.prompts.loop.loop import EpochFeatures, Run, batches, train
-from pbprompt.prompts.loop.schedule import one_ahead
 from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.images.decoding import begun
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.towers.backbone import Backbone
 from pbprompt.vision.towers.taps import Tapped, TappedTower
+
+Made = TypeVar("Made")
 
 
 class Bank(Protocol):
@@ -138,6 +142,22 @@ def epoch_features(
     kept, count = kept.to(bank.backbone.device), len(dataset.train)
     draws = len(kept) // count
     return lambda epoch: kept.subset(slice(epoch % draws * count, (epoch % draws + 1) * count))
+
+
+def one_ahead(make: Callable[[int], Made], count: int) -> Callable[[int], Made]:
+    """`make` of 0 to count − 1, where asking for one starts the next in the background.
+
+    What `make` raises comes when its result is asked for.
+    """
+    ready: dict[int, Future[Made]] = {}
+
+    def get(epoch: int) -> Made:
+        made = (ready.pop(epoch, None) or begun(partial(make, epoch))).result()
+        if epoch + 1 < count:  # Ctrl-C need not wait for an epoch that nobody will train on
+            ready[epoch + 1] = begun(partial(make, epoch + 1))
+        return made
+
+    return get
 
 
 def relative_weights(

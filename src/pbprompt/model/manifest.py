@@ -20,8 +20,7 @@ from typing import Any
 
 from pbprompt.errors import InputError
 from pbprompt.files import held, try_lock, write_files
-from pbprompt.prompts.loop.checkpoint import CHECKPOINT
-from pbprompt.prompts.loop.journal import LOG
+from pbprompt.prompts.loop.checkpoint import CHECKPOINT, LOG
 
 FORMAT = "pbprompt-model"
 CONFIG, WEIGHTS, CARD, CALIBRATION = "config.json", "model.safetensors", "README.md", "calibration.json"

@@ -80,9 +80,9 @@ def says_what_it_is(kind: Kind, settings: Settings) -> None:
     method = prepared(kind, settings, tiny_vit())
     idle = not kind.trains and list(method.parameters())
     demand(not idle, "nothing would train its parameters: derive it from `Trained`")
-    told = sys.modules[kind.__module__].__doc__ or ""
-    no_formula = f"the docstring of its module states no formula: write one with any of {' '.join(EQUALS)}"
-    demand(any(sign in told for sign in EQUALS), f"{no_formula} in it, such as g_c = t_c + x_c")
+    about = f"{sys.modules[kind.__module__].__doc__}\n{kind.__doc__}"
+    no_formula = f"its docstring or its module's states no formula: write one with any of {' '.join(EQUALS)}"
+    demand(any(sign in about for sign in EQUALS), f"{no_formula} in it, such as g_c = t_c + x_c")
     silent = [setting for setting, _, text in describe(kind.Config()) if not text]
     demand(not silent, f"no help for the settings {silent}: make them by `setting(default, text)`")
     demand(not (method.image_conditioned and method.exportable), "image-conditioned, it is not exportable")

@@ -6,7 +6,7 @@ import torch
 from benchmarks.speed.plain import PlainLoss, plain_optimiser
 from benchmarks.speed.setups import METHODS, Case, make_method, random_batch
 from pbprompt.learners.method import Batch
-from pbprompt.prompts.loop.schedule import make_optimiser
+from pbprompt.prompts.loop.step import make_optimiser
 from pbprompt.vision.towers.backbone import Encoded
 
 CLASSES, EXAMPLES = 7, 112

@@ -16,7 +16,7 @@ from pbprompt.prompts.loop import loop
 from pbprompt.prompts.loop import step as step_module
 from pbprompt.prompts.loop.checkpoint import checkpoint_step
 from pbprompt.prompts.loop.loop import DivergedError, Run, train
-from pbprompt.prompts.loop.schedule import learning_rate
+from pbprompt.prompts.loop.step import learning_rate
 from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.seeding import stream
 from pbprompt.vision.features import progress

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.prompts.rivals import cocoop
-from pbprompt.prompts.rivals.coplot import CoPLOT
+from pbprompt.prompts.rivals.plot import CoPLOT
 from pbprompt.vision.towers.backbone import Encoded
 from pbprompt.vision.towers.prompts import named_prompts
 

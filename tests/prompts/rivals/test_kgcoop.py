@@ -5,7 +5,7 @@ import torch
 from plain_towers import cosine_logits, cross_entropy, embedded, enclosed, plain_text
 
 from pbprompt.learners.method import Batch, build_method, make_config
-from pbprompt.prompts.rivals.kgcoop import KgCoOp, KgCoOpConfig
+from pbprompt.prompts.rivals.coop import KgCoOp, KgCoOpConfig
 from pbprompt.vision.towers.backbone import Encoded
 
 NAMES = ["cat", "golden_retriever", "forklift truck driver"]

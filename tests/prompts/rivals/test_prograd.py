@@ -10,8 +10,7 @@ from torch import Tensor
 
 from pbprompt.errors import InputError
 from pbprompt.learners.method import Batch, build_method, make_config
-from pbprompt.prompts.rivals.coop import CoOp, CoOpConfig
-from pbprompt.prompts.rivals.prograd import ProGrad, ProGradConfig, name_last, without_conflict
+from pbprompt.prompts.rivals.coop import CoOp, CoOpConfig, ProGrad, ProGradConfig, name_last, without_conflict
 from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, Encoded, random_backbone
 from pbprompt.vision.towers.engine import TextEngine
 from pbprompt.vision.towers.prompts import word_embeddings

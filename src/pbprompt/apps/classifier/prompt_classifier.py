@@ -40,7 +40,7 @@ from pbprompt.model.folder import read_info
 from pbprompt.model.manifest import check_free, opened
 from pbprompt.model.predictor import SAMPLES
 from pbprompt.model.tuned import TunedModel
-from pbprompt.prompts.loop.journal import LOG
+from pbprompt.prompts.loop.checkpoint import LOG
 from pbprompt.registry import find_method
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.names import check_distinct, read_name

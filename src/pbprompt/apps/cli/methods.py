@@ -1,5 +1,6 @@
 """`pbprompt methods`: what there is to choose from."""
 
+import inspect
 import sys
 from dataclasses import fields
 from functools import cache
@@ -51,8 +52,9 @@ def _explain(kind: type["Method"]) -> None:
     from pbprompt.learners.trained import Trained
 
     trained = issubclass(kind, Trained)
-    print((sys.modules[kind.__module__].__doc__ or "").strip())
-    print("\nf, g: image and text tower; s: exp(logit scale); x: image; c: class")
+    for part in (sys.modules[kind.__module__], kind):
+        print(f"{inspect.cleandoc(part.__doc__ or '')}\n")
+    print("f, g: image and text tower; s: exp(logit scale); x: image; c: class")
     counted, full = _counts(kind)
     figures = f"{counted:,} as the paper counts, {full:,} in full{WITHOUT}"
     print(f"\nlearnable parameters at ViT-B/16: {figures}\n" if trained else "")

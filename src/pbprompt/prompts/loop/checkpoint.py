@@ -1,8 +1,15 @@
-"""Where a run stands: parameters, optimiser and step, in one safetensors file that is replaced whole."""
+"""What training keeps in a folder: where it stands, and a log of what happened.
+
+The checkpoint is parameters, optimiser and step, in one safetensors file that is replaced whole. The log is
+JSON lines, and TensorBoard where it is installed; a callback `on_log(record)` gets each line as it is
+written: `{"step": 40, "total": 0.31, …}`.
+"""
 
 import json
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -10,11 +17,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from pbprompt.errors import InputError
-from pbprompt.files import write_bytes
+from pbprompt.files import write_bytes, write_text
+from pbprompt.learners.fit_options import OnLog
 from pbprompt.learners.trained import Trained
 from pbprompt.vision.towers.loading.formats import check_finite
 
 CHECKPOINT = "checkpoint.safetensors"
+LOG = "log.jsonl"
 UNREADABLE = (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError)
 
 
@@ -37,9 +46,8 @@ def write_checkpoint(
             if isinstance(value, Tensor):
                 tensors[f"optimiser/{index}/{key}"] = value
     tensors = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-    write_bytes(
-        path, save(tensors, {"pbprompt": json.dumps({"step": step, "run": run, "tally": asdict(tally)})})
-    )
+    about = json.dumps({"step": step, "run": run, "tally": asdict(tally)})
+    write_bytes(path, save(tensors, {"pbprompt": about}))
 
 
 def read_checkpoint(
@@ -85,3 +93,49 @@ def checkpoint_step(folder: Path) -> int | None:
             return int(json.loads((file.metadata() or {})["pbprompt"])["step"])
     except UNREADABLE:
         return None
+
+
+class Journal:
+    """Appends one line a record to `log.jsonl`; lines past `step` (of a run that was killed) are dropped."""
+
+    def __init__(self, folder: Path | None, step: int = 0, on_log: OnLog | None = None) -> None:
+        self._file, self._on_log = None, on_log
+        self._board: Any = None
+        if folder is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / LOG
+        write_text(path, "".join(_lines_until(path, step)))
+        self._file = path.open("a", encoding="utf-8")
+        if find_spec("tensorboard"):
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step)
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        if self._on_log is not None:
+            self._on_log({"step": step, **values})
+        if self._file is not None:
+            self._file.write(json.dumps({"step": step, **values}) + "\n")
+            self._file.flush()
+        if self._board is not None:
+            for name, value in values.items():
+                self._board.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        for sink in (self._file, self._board):
+            if sink is not None:
+                sink.close()
+
+
+def _lines_until(path: Path, step: int) -> list[str]:
+    if not path.exists():
+        return []
+    kept = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+        try:
+            if line.endswith("\n") and json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (ValueError, KeyError, TypeError):  # a line the kill cut short
+            continue
+    return kept

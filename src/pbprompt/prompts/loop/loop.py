@@ -17,10 +17,8 @@ from pbprompt.files import write_bytes
 from pbprompt.learners.fit_options import USUAL, FitOptions
 from pbprompt.learners.method import Batch, EpochViews
 from pbprompt.learners.trained import Terms, Trained
-from pbprompt.prompts.loop.checkpoint import CHECKPOINT, Tally, read_checkpoint, write_checkpoint
-from pbprompt.prompts.loop.journal import Journal
-from pbprompt.prompts.loop.schedule import epoch_order, learning_rate
-from pbprompt.prompts.loop.step import Step
+from pbprompt.prompts.loop.checkpoint import CHECKPOINT, Journal, Tally, read_checkpoint, write_checkpoint
+from pbprompt.prompts.loop.step import Step, epoch_order, learning_rate
 from pbprompt.seeding import stream, stream_seed
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.features.progress import LogLines, bar
@@ -65,17 +63,14 @@ def train(method: Trained, features: EpochFeatures, examples: int, run: Run) -> 
     logged and checkpointed there, and continues where a killed one stopped, to the same bits on a CPU: every
     random choice is a function of (seed, purpose, step or epoch).
     """
-
     views = batches(features, method.backbone.device)
     take = Step(method, examples)
-    optimiser = take.optimiser
     size = method.images_a_step(examples)
     steps_an_epoch = examples // size  # as the field's loaders do, a short last batch is left out
-    planned = total = run.budget or run.epochs * steps_an_epoch
+    planned = run.budget or run.epochs * steps_an_epoch
     span = planned / steps_an_epoch  # epochs
     options, seed = run.options, run.options.seed
-    if options.max_steps is not None:
-        total = min(total, options.max_steps)
+    total = planned if options.max_steps is None else min(planned, options.max_steps)
     checkpoint = options.folder / CHECKPOINT if options.folder else None
     resumes, goes_back = checkpoint is not None and checkpoint.exists(), method.config.keep < 1
     if goes_back or not resumes:
@@ -83,19 +78,18 @@ def train(method: Trained, features: EpochFeatures, examples: int, run: Run) -> 
     start = [parameter.detach().clone() for parameter in method.trainable()] if goes_back else []
     done, tally = 0, Tally()
     if checkpoint and resumes:
-        done, tally = read_checkpoint(checkpoint, method, optimiser, run.identity)
+        done, tally = read_checkpoint(checkpoint, method, take.optimiser, run.identity)
     if not distributed.is_main():
-        options, checkpoint = replace(options, folder=None, progress=False, on_log=None), None
-        run = replace(run, options=options)
-    journal = Journal(options.folder, done, options.on_log)
-    watch = _Watch(method, journal, run, total, done, tally)
+        quiet = replace(options, folder=None, progress=False, on_log=None)
+        run, checkpoint = replace(run, options=quiet), None
+    watch = _Watch(method, run, total, done, tally)
     saved = time.monotonic()
     noted = 0  # steps that are in the log: parameters, step and log belong together, not so within an update
 
     def save() -> None:
         watch.settle()  # what diverged is never saved
         if checkpoint:
-            write_checkpoint(checkpoint, method, optimiser, done, run.identity, watch.tally)
+            write_checkpoint(checkpoint, method, take.optimiser, done, run.identity, watch.tally)
 
     try:
         for epoch in range(done // steps_an_epoch, -(-total // steps_an_epoch)):
@@ -135,19 +129,17 @@ def train(method: Trained, features: EpochFeatures, examples: int, run: Run) -> 
 class _Watch:
     """Looks at the loss now and then: progress, log, and the guard against a loss that is no number."""
 
-    def __init__(
-        self, method: Trained, journal: Journal, run: Run, total: int, done: int, tally: Tally
-    ) -> None:
-        self.method, self.journal, self.run, self.tally = method, journal, run, tally
+    def __init__(self, method: Trained, run: Run, total: int, done: int, tally: Tally) -> None:
+        self.method, self.run, self.tally, self._total = method, run, tally, total
+        self.journal = Journal(run.options.folder, done, run.options.on_log)
         self.last_epoch: dict[str, float] = {}
         # steps that were not looked at: what each ends (an epoch), and what was found out then
         self._pending: list[tuple[int, Terms, Tensor, dict[str, float], dict[str, float]]] = []
         self._due = False  # a line of the log
         self._good, self._looked = self._copy(), time.monotonic()
-        self._total, self._text = total, "training"
-        console = Console(stderr=True, quiet=not run.options.progress)
-        self._lines = LogLines(console, shown=run.options.progress)
-        self._bar = bar(console, shown=run.options.progress)
+        self._text, shown = "training", run.options.progress
+        console = Console(stderr=True, quiet=not shown)
+        self._lines, self._bar = LogLines(console, shown=shown), bar(console, shown=shown)
         if done:
             console.print(f"continuing from step {done:,} of {total:,}", highlight=False)
         self._bar.start()

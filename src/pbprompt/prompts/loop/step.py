@@ -1,21 +1,71 @@
-"""One training step; on CUDA it is captured once and replayed as one graph."""
+"""One training step, and what it is made of: the order of the images, the learning rate, the optimiser."""
 
+import math
 from contextlib import nullcontext
+from functools import partial
+from typing import Any
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from pbprompt import distributed
-from pbprompt.learners.method import Batch
+from pbprompt.learners.method import Batch, MethodConfig
 from pbprompt.learners.trained import Terms, Trained
-from pbprompt.prompts.loop.schedule import make_optimiser
 from pbprompt.vision.towers.backbone import Encoded
 from pbprompt.vision.towers.cuda_graphs import aside, captured
 from pbprompt.vision.towers.kernels import float32_products
 from pbprompt.vision.towers.taps import Tapped
 
 WARM_UP = 2  # plain steps before the capture, in which libraries make what they need once
+WARMUP_RATE = 1e-5
+
+
+def learning_rate(config: MethodConfig, epoch: float, epochs: float) -> float:
+    """Constant 1e-5 in the warm-up; then ½·lr·(1 + cos(π·(epoch − warm-up)/epochs))."""
+    if epoch < config.warmup_epochs:
+        return min(WARMUP_RATE, config.learning_rate)
+    return 0.5 * config.learning_rate * (1 + math.cos(math.pi * (epoch - config.warmup_epochs) / epochs))
+
+
+def make_optimiser(method: Trained, *, captured: bool = False) -> torch.optim.Optimizer:
+    """The optimiser over what a method trains, which stays in fp32.
+
+    One that a CUDA graph captures has its learning rate on the device.
+    """
+    config = method.config
+    rates = [(share, some) for share, some in method.rates() if some]
+    rates = rates or [(1.0, [nn.Parameter(torch.zeros(0))])]  # a method may learn nothing
+    device = rates[0][1][0].device
+    lr: Any = partial(torch.tensor, device=device) if captured else float
+    groups = [
+        {"params": some, "share": share, "lr": lr(share * config.learning_rate)} for share, some in rates
+    ]
+    shared: Any = {"weight_decay": config.weight_decay, "fused": device.type == "cuda"}  # one kernel for all
+    if config.optimiser == "sgd":
+        return torch.optim.SGD(groups, momentum=config.momentum, **shared)
+    kind = torch.optim.AdamW if config.optimiser == "adamw" else torch.optim.Adam
+    return kind(groups, eps=config.adam_epsilon, capturable=captured, **shared)
+
+
+def epoch_order(
+    images: int, weights: Float[Tensor, " n"] | None, generator: torch.Generator
+) -> Int[Tensor, " n"]:
+    """The rows of an epoch, one after the other.
+
+    Without weights it is a permutation. With weights w_i of mean 1 it is systematic sampling: n points lie at
+    equal distances, from a random start, over the images laid end to end in random order, each as long as its
+    weight. Image i comes up ⌊w_i⌋ or ⌈w_i⌉ times and w_i times on the average, so that the expected gradient
+    is that of the weighted loss (1/n) Σ_i w_i loss_i, whatever the method's loss is.
+    """
+    order = torch.randperm(images, generator=generator)
+    if weights is None:
+        return order
+    lengths = weights.cpu().double()[order]
+    ends = (lengths * (images / lengths.sum())).cumsum(0)
+    points = torch.arange(images, dtype=ends.dtype) + torch.rand(1, dtype=ends.dtype, generator=generator)
+    met = torch.searchsorted(ends, points, right=True).clamp(max=images - 1)  # the last end is rounded
+    return order[met][torch.randperm(images, generator=generator)]
 
 
 class Step:

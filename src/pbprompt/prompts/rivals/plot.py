@@ -1,16 +1,14 @@
-"""PLOT: several prompts per class, matched to image patches by optimal transport (Chen et al., ICLR 2023).
+"""Several prompts per class, matched to image patches by optimal transport: PLOT, and CoPLOT (ICLR 2023).
 
-    g_nc = text tower([SOS] v_n1 … v_nb name_c [.] [EOT])                     n = 1 … N context sets
     T_c = argmin_T Σ_mn T_mn·(1 − cos(u_m, g_nc)) − ε·H(T),  rows sum to 1/M, columns to 1/N
     z_c = s·Σ_mn T_c,mn·cos(u_m, g_nc)  [+ s·cos(f(x), mean_n g_nc)]          in brackets: `add_global`
     loss = −log softmax_y(z)
 
-v_n1 … v_nb are `context`, [n, b, w]; u_m the M patch features of an image; the plan T_c, between an image's
-patches and a class's prompts, is a constant to autograd. When to stop Sinkhorn: the published rule looks at
-every iteration whether the row scalings changed by less than 1e-2 in the mean, a number that depends on the
-size of the cost. Here no row may miss 1/M by more than a share `tolerance`, looked at every tenth iteration
-alone, so that a GPU need not wait at each. Where the cosines differ by some tenths, as a backbone's do, ten
-iterations are enough for either rule.
+u_m are the M patch features of an image, g_nc the features of a class's N prompts, whose context sets
+v_n1 … v_nb are `context`, [n, b, w]; the plan T_c is a constant to autograd. Sinkhorn stops once no row
+misses 1/M by more than a share `tolerance`, looked at every tenth iteration, so that a GPU need not wait at
+each. The published rule (row scalings changed by less than 1e-2 in the mean) depends on the size of the cost;
+where the cosines differ by some tenths, as a backbone's do, ten iterations are enough for either.
 """
 
 from dataclasses import dataclass
@@ -23,9 +21,10 @@ from torch import Tensor, nn
 from pbprompt.errors import InputError
 from pbprompt.learners.method import MethodConfig, setting
 from pbprompt.prompts.pbprompt.transport import HIGHEST_COST, patch_cosines, sinkhorn
+from pbprompt.prompts.rivals.cocoop import in_parts, make_meta_net, own_prompt_logits, shift
 from pbprompt.prompts.rivals.coop import NameInContext
 from pbprompt.registry import register
-from pbprompt.vision.similarity import class_logits
+from pbprompt.vision.similarity import class_logits, unit_products
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 from pbprompt.vision.towers.prompts import start_context
 
@@ -49,7 +48,10 @@ class PLOTConfig(MethodConfig):
 
 @register("plot")
 class PLOT(NameInContext):
-    """A few learned contexts that share an image's patches among them."""
+    """A few learned contexts that share an image's patches among them (Chen et al., ICLR 2023).
+
+    g_nc = text tower([SOS] v_n1 … v_nb name_c [.] [EOT])    n = 1 … N context sets
+    """
 
     Config: ClassVar[type[MethodConfig]] = PLOTConfig
     presets = {
@@ -81,6 +83,56 @@ class PLOT(NameInContext):
         if self.config.add_global:
             logits = logits + class_logits(images.global_, features.mean(0), scale)
         return logits.unsqueeze(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoPLOTConfig(PLOTConfig):
+    """The published recipe: as CoCoOp's."""
+
+    batch_size: int = setting(1, "images per step")
+    epochs: int = setting(10, "passes over the training images")
+    words: str = setting(
+        "a photo of a, a picture of a, an image of a, a view of the",
+        "phrases that the sets start from, with commas between; a set without one: random, N(0, 0.02²)",
+    )
+
+
+@register("coplot")
+class CoPLOT(PLOT):
+    """PLOT whose context sets CoCoOp's meta-net π shifts for the image (Chen et al., ICLR 2023).
+
+    g_nc(x) = text tower([SOS] v_n1 + π(x) … v_nb + π(x) name_c [.] [EOT])    one shift for all vectors
+
+    The sets start from phrases that differ: sets that start from the same words would stay the same for ever.
+    """
+
+    Config = CoPLOTConfig
+    presets = {"imagenet": {"add_global": True}}
+    image_conditioned = True
+    config: CoPLOTConfig
+
+    def __init__(self, config: CoPLOTConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self.meta_net = make_meta_net(backbone.embed_dim, backbone.text_width)
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        """One bank without content: the prompts wait for the images."""
+        return self.context.new_empty(1, len(self.classes), 0)
+
+    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "1 b c"]:
+        prompts = len(self.context) * len(self.classes)
+        return in_parts(self._logits, images, prompts).unsqueeze(0)
+
+    def _logits(self, images: Encoded) -> Float[Tensor, "b c"]:
+        shifts = shift(self.meta_net, images.global_)
+        context = self.context + shifts[:, None, None]
+        prompts = self._engine(context.unsqueeze(2))
+        scale = self.backbone.logit_scale
+        similarity = unit_products("bmd,bncd->bcmn", images.patches, prompts)
+        logits = scale * transported_cosines(similarity, self.config)
+        if self.config.add_global:
+            logits = logits + own_prompt_logits(images.global_, prompts.mean(1), scale)
+        return logits
 
 
 def start_contexts(backbone: Backbone, sets: int, tokens: int, words: str) -> Float[Tensor, "n b w"]:

@@ -8,9 +8,7 @@ from pbprompt.errors import InputError
 from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.learners.zeroshot import CLIP_SEVEN
 from pbprompt.model.predictor import predictive
-from pbprompt.prompts.rivals.towers.ivlp import IVLP
-from pbprompt.prompts.rivals.towers.maple import MaPLe
-from pbprompt.prompts.rivals.towers.promptsrc import PromptSRC
+from pbprompt.prompts.rivals.towers.ivlp import IVLP, MaPLe, PromptSRC
 from pbprompt.testing.fits import tiny_vit
 from pbprompt.vision.towers.backbone import BackboneConfig, Encoded, random_backbone
 from pbprompt.vision.towers.text import TextConfig

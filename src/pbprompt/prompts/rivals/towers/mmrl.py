@@ -29,7 +29,7 @@ from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Batch, MethodConfig, setting
 from pbprompt.learners.trained import Terms, Trained, accuracy
 from pbprompt.learners.zeroshot import sentence_features, sentences
-from pbprompt.prompts.rivals.towers.maple import Coupled
+from pbprompt.prompts.rivals.towers.ivlp import Coupled
 from pbprompt.registry import register
 from pbprompt.vision.similarity import class_logits, unit
 from pbprompt.vision.towers.backbone import Backbone, Encoded
