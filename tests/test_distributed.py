@@ -30,7 +30,7 @@ from pbprompt.vision.images.stream import Stream, records
 from pbprompt.vision.features.progress import Progress
 from pbprompt.model.fitting import fit_stream_into
 from pbprompt.model.scoring import score
-from pbprompt.model.streamed import gather_stream, kept_beside
+from pbprompt.model.fitting import gather_stream, kept_beside
 from pbprompt.learners.method import make_config
 from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method

@@ -31,9 +31,9 @@ from pbprompt.apps.export import export_onnx
 from pbprompt.executors import Ended, Job, attempt
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
+from pbprompt.model.fitting import fit_gathered, gather_stream, kept_beside
 from pbprompt.model.folder import describe_model
 from pbprompt.model.manifest import WEIGHTS, claim, is_model, opened
-from pbprompt.model.streamed import fit_gathered, gather_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop import loop
 from pbprompt.registry import find_method

@@ -6,9 +6,9 @@ import torch
 from pbprompt.errors import InputError
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.learners.method import build_method
+from pbprompt.model.fitting import check_streams
 from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predictive
-from pbprompt.model.streamed import check_streams
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.backbone import Encoded

@@ -16,9 +16,9 @@ from pbprompt.errors import InputError
 from pbprompt.learners.method import build_method, make_config
 from pbprompt.model import manifest
 from pbprompt.model.calibration import Calibration
+from pbprompt.model.card import Provenance
 from pbprompt.model.folder import describe_model, read_info
 from pbprompt.model.predictor import predictive
-from pbprompt.model.provenance import Provenance
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.vision.towers.backbone import Encoded, random_backbone

@@ -1,19 +1,91 @@
-"""What a saved model says about itself, to programs and to people."""
+"""What a saved model says about itself, to programs and to people, and where it came from."""
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from pbprompt import __version__
-from pbprompt.learners.method import MethodConfig
+from pbprompt.config import to_dict
+from pbprompt.evidence.learners import TakesUnlabelled
+from pbprompt.evidence.unlabelled import Absorbed
+from pbprompt.learners.method import Method, MethodConfig
 from pbprompt.markdown import escaped, table
 from pbprompt.model.calibration import CERTAINTY, Calibration, chosen
-from pbprompt.model.provenance import Provenance
+from pbprompt.vision.images.items import Dataset
 from pbprompt.vision.towers.loading.hub import EMBEDDED
 
 GROUP_HEADS = ("promised", "answered by a class", "by a group", "of them right")
 TRADE_HEADS = ("promised", "from top probability", "images answered", "of them right")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Where a model came from: its images, what was wanted, what was changed since. What is not known is left
+    out of the file."""
+
+    dataset: str = ""
+    content_hash: str = ""  # of all of it; of earlier versions over names in place of labels
+    draw_hash: str = ""
+    draw_seed: int | None = None
+    shots: int = 0
+    images: int = 0  # that were learned from
+    test_images: int = 0  # that were kept aside
+    held_out: tuple[float, ...] = ()  # shares of each class to validate and to test, drawn by the seed
+    unlabelled: int = 0
+    unlabelled_like_a_class: int | None = None
+    unlabelled_count_as: int | None = None
+    left_out_log_likelihood: str = ""  # without the unlabelled images, and with them
+    group: str = ""  # how series were told
+    in_series: int = 0  # training photographs that are of a series of several
+    series: int = 0
+    root: str = ""  # where the training photographs were, if the model shows them
+    photographs: tuple[str, ...] = ()  # their paths below it
+    options: Mapping[str, Any] = field(default_factory=dict)  # of `pbprompt fit`, for another fit
+    to_try: tuple[tuple[str, ...], ...] = ()  # class, file and hash of images that nothing was learned from
+    added: tuple[str, ...] = ()  # hashes of the photographs that `pbprompt model add` brought
+    regrouped: Mapping[str, str | None] = field(default_factory=dict)  # what classes are called since
+    changes: tuple[str, ...] = ()  # what `pbprompt model` did to it, in words
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> "Provenance":
+        """Of a dataset or a draw of it."""
+        whole = dataset.whole
+        facts = cls(
+            dataset=dataset.name,
+            content_hash=whole.labelled_hash,
+            images=len(dataset.train),
+            test_images=len(whole.test),
+            held_out=whole.held_out if whole.split_by_seed else (),
+        )
+        if (draw := dataset.drawn) is None:
+            return facts
+        return replace(facts, draw_hash=draw.hash, draw_seed=draw.seed, shots=draw.shots)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        usual = to_dict(Provenance())
+        return {name: value for name, value in to_dict(self).items() if value != usual[name]}
+
+
+def absorbed_by(method: Method) -> Absorbed | None:
+    """What became of images without a label; None where there were none."""
+    return method.absorbed if isinstance(method, TakesUnlabelled) else None
+
+
+def pool_facts(method: Method) -> dict[str, Any]:
+    """The same as a model's provenance has it."""
+    if (found := absorbed_by(method)) is None:
+        return {}
+    facts = {
+        "unlabelled": len(found.familiar),
+        "unlabelled_like_a_class": int(found.familiar.sum()),
+        "unlabelled_count_as": round(found.weight),
+    }
+    if not found.verdict:
+        return facts
+    without, with_them = (f"{likely:.3f}" for likely in found.verdict.log_likelihood)
+    return {**facts, "left_out_log_likelihood": f"{without} without them, {with_them} with them"}
 
 
 @dataclass(frozen=True)
@@ -80,7 +152,10 @@ def model_card(
             f"{_label_figures(info)}"
         )
     else:
-        trust = _temperature(info) + _figures(info) + _thresholds(calibration)
+        trust = _figures(info) + _thresholds(calibration)
+        if info.temperature != 1:
+            scaled = f"temperature {info.temperature:.3f}, fitted to the validation images"
+            trust = f"\nProbabilities are at {scaled}.\n{trust}"
         if takes_new_names:
             more = f'\npbprompt predict IMAGE --model {folder} --classes "a new class,another"'
     return f"""# {title}
@@ -111,12 +186,6 @@ def threshold_words(thresholds: Sequence[float]) -> str:
     """The thresholds of a multi-label model in words."""
     low, high = f"{min(thresholds):.2f}", f"{max(thresholds):.2f}"
     return low if low == high else f"{low} to {high}, depending on the label"
-
-
-def _temperature(info: ModelInfo) -> str:
-    if info.temperature == 1:
-        return ""
-    return f"\nProbabilities are at temperature {info.temperature:.3f}, fitted to the validation images.\n"
 
 
 def _figures(info: ModelInfo) -> str:

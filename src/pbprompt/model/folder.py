@@ -22,7 +22,7 @@ from pbprompt.files import read_text
 from pbprompt.learners.method import Method, build_method
 from pbprompt.learners.trained import Trained
 from pbprompt.model.calibration import calibration_text
-from pbprompt.model.card import ModelInfo, model_card
+from pbprompt.model.card import ModelInfo, Provenance, model_card
 from pbprompt.model.manifest import (
     CALIBRATION,
     CONFIG,
@@ -38,7 +38,6 @@ from pbprompt.model.manifest import (
 )
 from pbprompt.model.multi_label import thresholds
 from pbprompt.model.nothing import Nothing
-from pbprompt.model.provenance import Provenance
 from pbprompt.prompts.loop.checkpoint import CHECKPOINT
 from pbprompt.registry import find_method
 from pbprompt.vision.images.crops import framing_of

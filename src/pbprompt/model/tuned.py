@@ -18,7 +18,7 @@ from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.learners.predictive import Predictive
 from pbprompt.model.calibration import Calibration, calibrate_left_out, read_calibration
-from pbprompt.model.card import ModelInfo
+from pbprompt.model.card import ModelInfo, Provenance, pool_facts
 from pbprompt.model.class_mix import Mix, estimated, ratio, shares
 from pbprompt.model.costs import Costs, checked_costs, matrix
 from pbprompt.model.folder import Given, copy_method, describe_model, load_model, save_model
@@ -27,7 +27,6 @@ from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.multi_label import fit_labels, predict_labels, thresholds
 from pbprompt.model.nothing import Nothing
 from pbprompt.model.predictor import SAMPLES, Predictor, predictive, zero_shot
-from pbprompt.model.provenance import Provenance, pool_facts
 from pbprompt.model.rule import NO_RULE, Rule
 from pbprompt.model.series import series_facts, series_of
 from pbprompt.vision.features.encode import default_batch

@@ -19,8 +19,8 @@ from pbprompt.apps.cli.calibration_words import calibration_words, series_words
 from pbprompt.apps.cli.figures import ahead_words
 from pbprompt.apps.cli.fitting import stopped_words
 from pbprompt.model.calibration import Calibration
+from pbprompt.model.card import Provenance
 from pbprompt.model.manifest import WEIGHTS
-from pbprompt.model.provenance import Provenance
 from pbprompt.model.series import by_path
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.cache import FeatureBank

@@ -13,8 +13,8 @@ from real_server import RealServer
 from pbprompt.apps.serve.app import create_app
 from pbprompt.apps.serve.samples import SIDE, samples_of
 from pbprompt.config import from_dict
+from pbprompt.model.card import Provenance
 from pbprompt.model.fitting import to_try
-from pbprompt.model.provenance import Provenance
 from pbprompt.vision.images.build_dataset import OF_A_DRAW
 from pbprompt.vision.images.sources import open_dataset
 

@@ -10,10 +10,10 @@ from pbprompt.learners.fitted import LeavesOut, ReadsNames
 from pbprompt.learners.method import Method
 from pbprompt.model import card
 from pbprompt.model.calibration import CERTAINTY, FEW_ANSWERED, Calibration
+from pbprompt.model.card import Provenance
 from pbprompt.model.manifest import CALIBRATION
 from pbprompt.model.metrics.conformal import fewest_images
 from pbprompt.model.metrics.selective import fewest_right
-from pbprompt.model.provenance import Provenance
 from pbprompt.model.series import MOST
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.series import ALIKE

@@ -32,13 +32,12 @@ from pbprompt.learners.trained import Trained
 from pbprompt.model.backbone_choice import cheapest, tried
 from pbprompt.model.calibration import check_temperature
 from pbprompt.model.class_mix import skew_words
-from pbprompt.model.fitting import fit_into, fit_stream_into, usual_shares
+from pbprompt.model.fitting import fit_into, fit_stream_into, is_stream, kept_beside, usual_shares
 from pbprompt.model.hierarchy import checked_hierarchy, levels, read_hierarchy
 from pbprompt.model.manifest import check_free, claim
 from pbprompt.model.multi_label import check_multi_label
 from pbprompt.model.scoring import CHEAP, probe_is_quick, rival_figures
 from pbprompt.model.series import by_path, series_of
-from pbprompt.model.streamed import is_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop.checkpoint import checkpoint_step
 from pbprompt.vision.features.cache import FeatureBank, without_unreadable

@@ -9,7 +9,7 @@ from pbprompt.apps.cli.fit import FitCommand
 from pbprompt.apps.cli.output import tell
 from pbprompt.evidence.unlabelled import SEEN, seen
 from pbprompt.files import as_csv, as_text, write_text
-from pbprompt.model.provenance import absorbed_by
+from pbprompt.model.card import absorbed_by
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.items import Dataset, some
