@@ -9,8 +9,8 @@ import torch
 from pbprompt.errors import InputError
 from pbprompt.learners.predictive import Predictive
 from pbprompt.model.calibration import Calibration
+from pbprompt.model.decisions import Rule
 from pbprompt.model.hierarchy import backed_off, holds, levels, read_hierarchy
-from pbprompt.model.rule import Rule
 
 CLASSES = ("siamese", "persian", "boxer", "pug", "parrot")
 PAIRS = (

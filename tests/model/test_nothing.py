@@ -8,8 +8,8 @@ from PIL import Image
 from pbprompt.apps.classifier.prompt_classifier import PromptClassifier
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.model import nothing
+from pbprompt.model.decisions import Rule
 from pbprompt.model.nothing import FEWEST, Nothing, drawings
-from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.testing.fits import few_of_the_sample
 from pbprompt.vision.features.cache import FeatureBank

@@ -36,11 +36,11 @@ from pbprompt.vision.features.progress import Progress
 from pbprompt.vision.images import catalog
 from pbprompt.vision.images.build_dataset import NONE, OF_A_DRAW, Choices, Shares, sorted_keys
 from pbprompt.vision.images.fewshot import write_draw
-from pbprompt.vision.images.sources import is_saved_dataset
 from pbprompt.vision.images.items import Dataset
-from pbprompt.vision.images.names import from_folder, from_label
-from pbprompt.vision.images.stream import Files, Record, Stream, archive_kind
 from pbprompt.vision.images.locations import is_address
+from pbprompt.vision.images.names import from_folder, from_label
+from pbprompt.vision.images.sources import is_saved_dataset
+from pbprompt.vision.images.stream import Files, Record, Stream, archive_kind
 from pbprompt.vision.towers.backbone import Backbone
 
 TO_TRY = 6

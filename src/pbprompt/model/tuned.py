@@ -19,15 +19,23 @@ from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.learners.predictive import Predictive
 from pbprompt.model.calibration import Calibration, calibrate_left_out, read_calibration
 from pbprompt.model.card import ModelInfo, Provenance, pool_facts
-from pbprompt.model.class_mix import Mix, estimated, ratio, shares
-from pbprompt.model.costs import Costs, checked_costs, matrix
+from pbprompt.model.decisions import (
+    NO_RULE,
+    Costs,
+    Mix,
+    Rule,
+    checked_costs,
+    estimated,
+    losses,
+    ratio,
+    shares,
+)
 from pbprompt.model.folder import Given, copy_method, describe_model, load_model, save_model
 from pbprompt.model.learn import Bank, learn_beside, tune
 from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.multi_label import fit_labels, predict_labels, thresholds
 from pbprompt.model.nothing import Nothing
 from pbprompt.model.predictor import SAMPLES, Predictor, predictive, zero_shot
-from pbprompt.model.rule import NO_RULE, Rule
 from pbprompt.model.series import series_facts, series_of
 from pbprompt.vision.features.encode import default_batch
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE, Dataset
@@ -347,7 +355,7 @@ class TunedModel:
         return shares(self.class_mix, self.classes, self.class_counts())
 
     def for_class_mix(self, mix: Mix) -> Self:
-        """The model for images of which the classes come otherwise than in training (`class_mix.py`).
+        """The model for images of which the classes come otherwise than in training (`decisions.py`).
 
         It is calibrated by its training images, each left out and weighed by its class.
 
@@ -359,8 +367,8 @@ class TunedModel:
         return changed.with_left_out()
 
     def for_costs(self, costs: Costs) -> Self:
-        """The model for wrong answers that cost more or less than others, by class and answer (`costs.py`):
-        the `answer` of each image is what costs least then, a class or unsure."""
+        """The model for wrong answers that cost more or less than others, by class and answer: the answer of
+        each image is what costs least then, a class or unsure."""
         return replace(self.single_label(), costs=checked_costs(costs, self.classes, "costs"))
 
     def estimated_mix(self, images: Encoded) -> dict[str, float]:
@@ -408,8 +416,8 @@ class TunedModel:
             raise InputError(f"none_at is {refusal:g}: give a share between 0 and 1, such as 0.05")
         if self.costs is not None and back_off is not None:
             raise InputError("costs and back_off each choose the answer: give one of them")
-        losses = None if self.costs is None else matrix(self.costs, self.classes)
-        rule = Rule(refusal=refusal, costs=None if losses is None else tuple(map(tuple, losses.tolist())))
+        costs = None if self.costs is None else losses(self.costs, self.classes)
+        rule = Rule(refusal=refusal, costs=costs)
         if accuracy is None and coverage is None and back_off is None:
             return rule
         judged = self.calibration

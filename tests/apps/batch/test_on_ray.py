@@ -20,8 +20,8 @@ from pbprompt.apps.batch import on_ray as module
 from pbprompt.apps.batch.on_ray import on_ray, sent
 from pbprompt.apps.batch.output import Output
 from pbprompt.errors import InputError
+from pbprompt.model.decisions import Rule
 from pbprompt.model.fitting import fit_gathered, gather_stream
-from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.vision.images.build_dataset import Choices

@@ -12,7 +12,7 @@ from PIL import Image
 from pbprompt.apps.serve.app import create_app
 from pbprompt.apps.serve.service import Question
 from pbprompt.learners.predictive import Prediction
-from pbprompt.model.rule import NO_RULE
+from pbprompt.model.decisions import NO_RULE
 
 
 def test_each_image_of_a_batch_is_answered_by_the_model_and_rule_it_was_sent_to(service, model, cat, guitar):

@@ -30,8 +30,8 @@ from pbprompt.apps.batch.parts import (
     streamed,
 )
 from pbprompt.errors import InputError
+from pbprompt.model.decisions import NO_RULE, Rule
 from pbprompt.model.folder import saved_state
-from pbprompt.model.rule import NO_RULE, Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.encode import decoder_for
 from pbprompt.vision.features.progress import Progress

@@ -22,10 +22,9 @@ from pbprompt.apps.batch.output import Done, Output, remaining
 from pbprompt.apps.batch.parts import AnswerWith, Part, make_parts, streamed
 from pbprompt.errors import InputError
 from pbprompt.executors import RayExecutor
-from pbprompt.model.class_mix import Mix
+from pbprompt.model.decisions import Mix, Rule
 from pbprompt.model.folder import Given
 from pbprompt.model.manifest import opened
-from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.encode import decoder_for
 from pbprompt.vision.images.decoding import Decoder

@@ -32,8 +32,7 @@ from pbprompt.learners.fitted import PartialFit
 from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import Predictive
 from pbprompt.model.calibration import Calibration, check_temperature
-from pbprompt.model.class_mix import ESTIMATE, TRAINED
-from pbprompt.model.costs import ANY, UNSURE
+from pbprompt.model.decisions import ANY, ESTIMATE, TRAINED, UNSURE
 from pbprompt.model.evaluate import evaluated
 from pbprompt.model.fitting import usual_shares
 from pbprompt.model.folder import read_info

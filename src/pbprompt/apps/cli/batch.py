@@ -30,9 +30,7 @@ from pbprompt.apps.cli.unlabelled import seen_together
 from pbprompt.errors import InputError, needing
 from pbprompt.learners.fitted import Familiar
 from pbprompt.learners.predictive import Prediction
-from pbprompt.model.class_mix import BALANCED, ESTIMATE, TRAINED, read_mix
-from pbprompt.model.costs import read_costs
-from pbprompt.model.rule import NO_RULE, Rule
+from pbprompt.model.decisions import BALANCED, ESTIMATE, NO_RULE, TRAINED, Rule, read_costs, read_mix
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE
 from pbprompt.vision.images.locations import MOST_BYTES

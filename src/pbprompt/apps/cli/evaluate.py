@@ -85,7 +85,7 @@ def evaluate(
     from pbprompt.apps.pages import plots
     from pbprompt.apps.pages.model_figures import write_figures
     from pbprompt.apps.pages.model_page import write_model_page
-    from pbprompt.model.class_mix import TRAINED
+    from pbprompt.model.decisions import TRAINED
     from pbprompt.model.evaluate import LEFT_OUT, evaluate
     from pbprompt.model.learn import bank_on
     from pbprompt.model.metrics.evaluation import Evaluation

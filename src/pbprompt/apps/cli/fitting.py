@@ -31,7 +31,7 @@ from pbprompt.learners.method import Method, MethodConfig
 from pbprompt.learners.trained import Trained
 from pbprompt.model.backbone_choice import cheapest, tried
 from pbprompt.model.calibration import check_temperature
-from pbprompt.model.class_mix import skew_words
+from pbprompt.model.decisions import skew_words
 from pbprompt.model.fitting import fit_into, fit_stream_into, is_stream, kept_beside, usual_shares
 from pbprompt.model.hierarchy import checked_hierarchy, levels, read_hierarchy
 from pbprompt.model.manifest import check_free, claim

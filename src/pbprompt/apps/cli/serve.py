@@ -88,7 +88,7 @@ def serve(
             from pbprompt.apps.serve.labelling import Labelling
             from pbprompt.apps.serve.limits import MIB, Limits
             from pbprompt.apps.serve.samples import write_drawings
-            from pbprompt.model.costs import read_costs
+            from pbprompt.model.decisions import read_costs
             from pbprompt.model.tuned import TunedModel
     except ImportError as error:
         if (error.name or "").startswith("pbprompt"):

@@ -26,7 +26,7 @@ from pbprompt.apps.serve.schemas import BUSY, KEY, UNUSABLE, documented
 from pbprompt.apps.serve.service import Service, give_memory_back
 from pbprompt.apps.serve.uploads import receive
 from pbprompt.errors import InputError, NoNumberError, one_line
-from pbprompt.model.class_mix import TRAINED
+from pbprompt.model.decisions import TRAINED
 from pbprompt.model.tuned import TunedModel
 
 PAGE = ("index.html", "style.css", "app.js", "common.js")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pbprompt.apps.serve.limits import Limits, Refused
 from pbprompt.learners.fitted import PartialFit
-from pbprompt.model.rule import Rule
+from pbprompt.model.decisions import Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.names import known_as, name_key, read_name
 from pbprompt.vision.towers.backbone import Encoded

@@ -22,8 +22,8 @@ from pbprompt.apps.serve.limits import MIB, Limits, Refused, in_time
 from pbprompt.apps.serve.middleware import Metrics
 from pbprompt.apps.serve.model import rule_and_note, single_spaced, with_classes, with_examples
 from pbprompt.learners.predictive import Prediction
+from pbprompt.model.decisions import Rule
 from pbprompt.model.monitoring import at_fit, unsure_below
-from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.crops import Cropper
 from pbprompt.vision.images.names import known_as
