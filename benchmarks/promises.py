@@ -37,14 +37,13 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from benchmarks.problems import CATS, Labelled, Problem, bank, fitted, problem, split
 from pbprompt import markdown
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
-from pbprompt.evidence.series import find_series
+from pbprompt.evidence.series import EVEN, find_series
 from pbprompt.files import write_text
 from pbprompt.learners.method import build_method
 from pbprompt.model.calibration import calibrate, temperature_of
 from pbprompt.model.folder import describe_model
 from pbprompt.model.hierarchy import holds, levels
 from pbprompt.model.predictor import predict_features
-from pbprompt.model.series import ASKED_CHANCE
 from pbprompt.model.tuned import TunedModel
 from pbprompt.research.provenance import commit
 from pbprompt.vision.features.cache import Features
@@ -73,11 +72,11 @@ def skewed(whole: Problem, seed: int, most: int) -> Labelled:
 def by_validation(whole: Problem, few: Labelled, val: Labelled, hierarchy: dict[str, str]) -> TunedModel:
     """Calibrated by validation images that are of no training image's series."""
     images, labels = torch.cat([few.images, val.images]), torch.cat([few.labels, val.labels])
-    groups, n = find_series(unit(images.float()), labels, ASKED_CHANCE), len(few.labels)
+    groups, n = find_series(unit(images.float()), labels, EVEN).of, len(few.labels)
     free = ~torch.isin(groups[n:], groups[:n])
     method = build_method(Conjugate, ConjugateConfig(), bank().backbone, seed=0)
     method.prepare(whole.classes, whole.template)
-    method.image_groups = find_series(unit(few.images.float()), few.labels, ASKED_CHANCE)
+    method.image_groups = find_series(unit(few.images.float()), few.labels, EVEN).of
     method.begin(few.encoded, few.labels, seed=0)
     method.finish()
     info, patches = replace(describe_model(method), hierarchy=hierarchy), val.encoded.patches

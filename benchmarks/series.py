@@ -33,14 +33,13 @@ from benchmarks.problems import Labelled, bank, problem
 from benchmarks.promises import kept, means
 from pbprompt import markdown
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
-from pbprompt.evidence.series import CHANCE, find_series
+from pbprompt.evidence.series import CHANCE, EVEN, find_series
 from pbprompt.files import write_text
 from pbprompt.learners.method import build_method
 from pbprompt.model.calibration import calibrate_left_out
 from pbprompt.model.metrics.evaluation import summary
 from pbprompt.model.predictor import predictive
 from pbprompt.model.scoring import log_probabilities
-from pbprompt.model.series import ASKED_CHANCE
 from pbprompt.research.provenance import commit
 from pbprompt.vision.similarity import unit
 
@@ -65,7 +64,7 @@ SETS: dict[str, tuple[str, str, int | None]] = {
 
 
 def found(photographs: Labelled, chance: float) -> Groups:
-    groups = find_series(unit(photographs.images.float()), photographs.labels, chance)
+    groups = find_series(unit(photographs.images.float()), photographs.labels, chance).of
     return groups if len(groups.unique()) < len(groups) else None
 
 
@@ -158,7 +157,7 @@ def main() -> None:
     if args.show:
         print(show(json.loads(args.show.read_text())))
         return
-    chances = {"twins": CHANCE, "near-duplicates": ASKED_CHANCE}
+    chances = {"twins": CHANCE, "near-duplicates": EVEN}
     if args.chances:
         chances = {f"{chance:g}": chance for chance in args.chances}
     results: dict[str, Any] = {"draws": args.draws, "part": args.part, "commit": commit(), "sets": {}}

@@ -26,15 +26,15 @@ def same_parts(found, groups):
 
 def test_bursts_are_found_in_any_order():
     images, labels, groups = photographs(twins=4)
-    assert same_parts(find_series(images, labels), groups)
+    assert same_parts(find_series(images, labels).of, groups)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
-    assert same_parts(find_series(images[order], labels[order]), groups[order])
+    assert same_parts(find_series(images[order], labels[order]).of, groups[order])
 
 
 def test_photographs_by_themselves_stay_so():
     images, labels, _ = photographs(twins=1)
-    assert same_parts(find_series(images, labels), torch.arange(len(labels)))
-    assert same_parts(find_series(images[:1], labels[:1]), labels[:1])
+    assert same_parts(find_series(images, labels).of, torch.arange(len(labels)))
+    assert same_parts(find_series(images[:1], labels[:1]).of, labels[:1])
 
 
 def test_twins_are_joined_the_most_alike_first_until_two_series_are_left():
@@ -85,4 +85,13 @@ def test_folds_hold_whole_series_of_every_class_evenly():
 
 def test_a_single_class_tells_nothing_of_accidents():
     images, labels, _ = photographs(twins=2, classes=1)
-    assert same_parts(find_series(images, labels), torch.arange(len(labels)))
+    assert same_parts(find_series(images, labels).of, torch.arange(len(labels)))
+
+
+def test_photographs_that_may_be_twins_are_counted():
+    sure, doubtful, apart = (
+        find_series(*photographs(twins=4, noise=noise)[:2]) for noise in (0.15, 0.6, 1.0)
+    )
+    assert sure.alike == len(sure.of)  # all of which are joined
+    assert len(doubtful.of.unique()) > 270 and 100 < doubtful.alike < 200  # hardly any of which are
+    assert apart.alike == 0

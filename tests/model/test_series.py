@@ -9,11 +9,12 @@ from pbprompt.apps.classifier.tuning import GivenFeatures
 from pbprompt.errors import InputError
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.evidence.rivals.nearest_mean import NearestMean
+from pbprompt.evidence.series import Series
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.model import series
 from pbprompt.model.evaluate import evaluated
-from pbprompt.model.series import series_of
+from pbprompt.model.series import perhaps_series, series_of
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.towers.backbone import Encoded
@@ -73,3 +74,15 @@ def test_series_are_left_out_whole_beside_images_without_a_label_too(bursts):
     model = TunedModel.fit(data, bursts, Conjugate, config, options)
     model = evaluated(model, data, bursts, unlabelled=more)
     assert len(model.calibration.single) == SCENES and sum(model.calibration.right) < 40
+
+
+def test_photographs_that_may_be_of_a_series_are_told_unless_the_user_has_said(tiny_vit, monkeypatch):
+    bank = GivenFeatures(tiny_vit, Encoded(torch.ones(60, tiny_vit.embed_dim), torch.ones(60, 1, 1)))
+    data = dataset(named=False)
+    for alike, told in ((30, 30), (10, 0)):
+        monkeypatch.setattr(series, "_found", lambda *_, n=alike: Series(torch.arange(60), n))
+        assert perhaps_series(data, data.train, bank, "") == told
+    monkeypatch.setattr(series, "_found", lambda *_: Series(torch.arange(60), 60))
+    assert perhaps_series(data, data.train, bank, "") == 60
+    assert perhaps_series(data, data.train, bank, "none") == 0
+    assert perhaps_series(dataset(named=True), dataset(named=True).train, bank, "") == 0

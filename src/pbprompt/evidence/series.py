@@ -19,11 +19,14 @@ Where no t does there are none. Twins of twins are of one series, unless that we
 nothing could be left out then.
 """
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 CHANCE = 0.2  # the largest that costs sets without series next to nothing (benchmarks/series.py)
+EVEN = 1.0  # chance does as much as twins do
 SHARES = (
     0.5,
     0.6,
@@ -45,20 +48,25 @@ PRIOR = 4.0  # photographs, in m_c
 ROWS = 1024  # compared with all at a time
 
 
-def find_series(
-    images: Float[Tensor, "n d"], labels: Int[Tensor, " n"], chance: float = CHANCE
-) -> Int[Tensor, " n"]:
-    """The series of each photograph (features of length 1), by the row of its first one."""
+class Series(NamedTuple):
+    """What is found among n photographs."""
+
+    of: Int[Tensor, " n"]  # the series of each, by the row of its first one
+    alike: int  # photographs that have one of their class as alike as twins are if `chance` is `EVEN`
+
+
+def find_series(images: Float[Tensor, "n d"], labels: Int[Tensor, " n"], chance: float = CHANCE) -> Series:
+    """The series of photographs, by features of length 1."""
     alone = torch.arange(len(labels), device=labels.device)
     if len(labels) < FEWEST or int(labels.bincount().max()) < 2:
-        return alone
-    own, other, pairs = _neighbours(*whitened(images, labels), labels)
-    least = threshold(own, other, chance)
+        return Series(alone, 0)
+    own, other, (rows, alike) = _neighbours(*whitened(images, labels), labels)
+    even, least = threshold(own, other, EVEN), threshold(own, other, chance)
+    perhaps = 0 if even is None else int((own > even).sum())
     if least is None:
-        return alone
-    rows, alike = pairs
+        return Series(alone, perhaps)
     twins = alike > least
-    return joined(labels, rows[twins], alike[twins])
+    return Series(joined(labels, rows[twins], alike[twins]), perhaps)
 
 
 def whitened(

@@ -39,6 +39,7 @@ class Provenance:
     group: str = ""  # how series were told
     in_series: int = 0  # training photographs that are of a series of several
     series: int = 0
+    perhaps_in_series: int = 0  # others that look so, and that only the user can tell
     root: str = ""  # where the training photographs were, if the model shows them
     photographs: tuple[str, ...] = ()  # their paths below it
     options: Mapping[str, Any] = field(default_factory=dict)  # of `pbprompt fit`, for another fit

@@ -9,14 +9,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from pbprompt.errors import InputError
-from pbprompt.evidence.series import CHANCE, find_series
+from pbprompt.evidence.series import CHANCE, EVEN, Series, find_series
 from pbprompt.model.learn import Bank
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.images.series import ALIKE, NONE, from_rows, numbered
 from pbprompt.vision.similarity import unit
 
 MOST = 8192  # photographs that are compared with each other
-ASKED_CHANCE = 1.0  # of `find_series`, where the user says that there are series
+HINT = 0.25  # of the photographs look alike and are in no series: the user is asked whether they are of one
 
 
 def series_of(dataset: Dataset, items: Sequence[Item], bank: Bank, by: str) -> Int[Tensor, " n"] | None:
@@ -32,15 +32,30 @@ def series_of(dataset: Dataset, items: Sequence[Item], bank: Bank, by: str) -> I
         )
     if not 1 < len(items) <= MOST:
         return None
-    features = bank.encode(dataset.root, items)
-    images = unit(features.global_.float()).cpu().numpy()
-    labels = features.labels.cpu().tolist()
-    groups = _found(images.tobytes(), tuple(labels), ASKED_CHANCE if by == ALIKE else CHANCE).clone()
+    groups = _found_among(dataset, items, bank, EVEN if by == ALIKE else CHANCE).of.clone()
     return groups if len(groups.unique()) < len(groups) else None
 
 
+def perhaps_series(dataset: Dataset, items: Sequence[Item], bank: Bank, by: str) -> int:
+    """How many photographs may be of one thing, place or moment with others, and are counted by themselves:
+    0 where series are named, or where few look so. Classes of many kinds look so too, so nobody but the user
+    can say."""
+    if by or numbered(items) is not None or not 1 < len(items) <= MOST or dataset.multi_label:
+        return 0
+    found = _found_among(dataset, items, bank, CHANCE)
+    _, place, size = found.of.unique(return_inverse=True, return_counts=True)
+    more = found.alike - int((size[place] > 1).sum())
+    return more if more >= HINT * len(items) else 0
+
+
+def _found_among(dataset: Dataset, items: Sequence[Item], bank: Bank, chance: float) -> Series:
+    features = bank.encode(dataset.root, items)
+    images = unit(features.global_.float()).cpu().numpy()
+    return _found(images.tobytes(), tuple(features.labels.cpu().tolist()), chance)
+
+
 @lru_cache(maxsize=4)  # a fit asks for those of the same photographs several times
-def _found(images: bytes, labels: tuple[int, ...], chance: float) -> Int[Tensor, " n"]:
+def _found(images: bytes, labels: tuple[int, ...], chance: float) -> Series:
     features = torch.frombuffer(bytearray(images), dtype=torch.float32).view(len(labels), -1)
     return find_series(features, torch.tensor(labels), chance)
 

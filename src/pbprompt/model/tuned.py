@@ -36,7 +36,7 @@ from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.multi_label import fit_labels, predict_labels, thresholds
 from pbprompt.model.nothing import Nothing
 from pbprompt.model.predictor import SAMPLES, Predictor, predictive, zero_shot
-from pbprompt.model.series import series_facts, series_of
+from pbprompt.model.series import perhaps_series, series_facts, series_of
 from pbprompt.vision.features.encode import default_batch
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE, Dataset
 from pbprompt.vision.images.names import by_any_name, called, known_as, missing_names, name_key
@@ -157,7 +157,10 @@ class TunedModel:
             groups = series_of(dataset, dataset.train, bank, options.group)
             method, terms = tune(dataset, bank, kind, config, replace(options, groups=groups))
         by = "" if dataset.multi_label else options.group
-        data = replace(Provenance.of(dataset), **pool_facts(method), **series_facts(groups, by))
+        series = series_facts(groups, by) | {
+            "perhaps_in_series": perhaps_series(dataset, dataset.train, bank, by)
+        }
+        data = replace(Provenance.of(dataset), **pool_facts(method), **series)
         if head is None and isinstance(method, ComparesParts) and method.compares:
             shown = tuple(item.path for item in dataset.train)
             data = replace(data, root=str(Path(dataset.root).absolute()), photographs=shown)

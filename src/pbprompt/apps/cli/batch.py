@@ -21,6 +21,7 @@ from pbprompt.apps.cli.calibration_words import (
     difference_words,
     full_set_words,
     mix_words,
+    perhaps_words,
     promise_words,
     shortened,
 )
@@ -123,6 +124,7 @@ def _tuned(options: PredictOptions, folder: Path, stream: Stream) -> tuple[Tuned
         refuse({"--back-off": options.back_off}, "--costs chooses the answers: leave one of the two out")
         model = model.for_costs(read_costs(options.costs, model.classes))
     notes = promise_words(folder, model.calibration, options.reject_at, options.coverage)
+    notes += [words] if (words := perhaps_words(model.info.data)) else []
     notes += difference_words(model, bool(options.names), other_template)
     reject_at = options.reject_at
     if model.calibration and reject_at is None and math.isfinite(model.calibration.promised(REJECT_AT)[1]):

@@ -58,7 +58,22 @@ def name_words(method: Method) -> str:
 
 
 def series_words(facts: Provenance) -> str:
-    """How many photographs count as one with others."""
+    """How many photographs count as one with others, and how many might."""
+    return "; ".join(filter(None, (_series_found(facts), perhaps_words(facts))))
+
+
+def perhaps_words(facts: Provenance) -> str:
+    """A warning where promises may rest on photographs that are of one series, and are counted as several."""
+    if not facts.perhaps_in_series:
+        return ""
+    return (
+        f"warning: {facts.perhaps_in_series:,} of {facts.images:,} training photographs look much like "
+        "another of their class: if they are of one thing, place or moment, what is promised holds for such "
+        "photographs alone, so name the series or say --group near-duplicates; if not, --group none"
+    )
+
+
+def _series_found(facts: Provenance) -> str:
     if not facts.in_series:
         if facts.group or facts.images <= MOST:
             return ""

@@ -45,7 +45,7 @@ def series_among(features: Float[Tensor, "n d"], predictions: Predictive) -> Int
     many to compare, and of several labels."""
     if predictions.given is not None or not 1 < len(features) <= MOST:
         return None
-    return find_series(unit(features.float()).cpu(), predictions.probabilities.argmax(1).cpu())
+    return find_series(unit(features.float()).cpu(), predictions.probabilities.argmax(1).cpu()).of
 
 
 def next_images(
