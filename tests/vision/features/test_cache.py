@@ -66,7 +66,7 @@ def test_values_are_the_towers_own(name, batch, folder, items, request):
     images = [backbone.preprocess(open_image(folder / item.path)) for item in items]
     assert_values(features, *direct(backbone, images))
     assert features.labels.tolist() == [item.label for item in items]
-    assert (own.last_report.encoded, own.last_report.read) == (COUNT, 0)
+    assert own.encoded == COUNT
 
 
 def test_warm_equals_cold_bit_for_bit_in_any_order(tiny_vit, folder, items, monkeypatch):
@@ -77,7 +77,7 @@ def test_warm_equals_cold_bit_for_bit_in_any_order(tiny_vit, folder, items, monk
     own = bank(tiny_vit)
     warm = own.encode(folder, [items[place] for place in order])
     assert_same(warm, cold.subset(order))
-    assert (own.last_report.encoded, own.last_report.read) == (0, COUNT)
+    assert own.encoded == 0
 
 
 def test_results_take_part_in_training(tiny_vit, folder, items):
@@ -101,14 +101,14 @@ def test_more_items_encode_only_what_is_new(tiny_vit, folder, items):
     bank(tiny_vit).encode(folder, items[:5])
     own = bank(tiny_vit)
     own.encode(folder, items)
-    assert (own.last_report.encoded, own.last_report.read) == (COUNT - 5, 5)
+    assert own.encoded == COUNT - 5
 
 
 def test_the_same_image_twice_is_encoded_once(tiny_vit, folder, items):
     (folder / "copy.png").write_bytes((folder / "0.png").read_bytes())
     own = bank(tiny_vit)
     features = own.encode(folder, [*items, Item("copy.png", 2), items[0]])
-    assert own.last_report.encoded == COUNT
+    assert own.encoded == COUNT
     for row in (COUNT, COUNT + 1):
         assert torch.equal(features.patches[row], features.patches[0])
         assert torch.equal(features.global_[row], features.global_[0])
@@ -120,7 +120,7 @@ def test_changed_content_is_encoded_again(tiny_vit, folder, items):
     image.save(folder / "3.png")
     own = bank(tiny_vit)
     new = own.encode(folder, items)
-    assert own.last_report.encoded == 1
+    assert own.encoded == 1
     expected, _ = direct(tiny_vit, [tiny_vit.preprocess(image)])
     torch.testing.assert_close(new.global_[3:4], expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(new.global_[:3], old.global_[:3])
@@ -135,7 +135,7 @@ def test_another_backbone_precision_or_transform_is_separate(tiny_vit, folder, i
     for backbone in (reseeded, double, rough):
         own = bank(backbone)
         own.encode(folder, items)
-        assert own.last_report.encoded == COUNT
+        assert own.encoded == COUNT
     assert len(list(feature_folder().glob("*/index.jsonl"))) == 4
 
 
@@ -159,7 +159,7 @@ def test_views_are_the_transforms_own_and_are_not_stored(tiny_vit, folder, items
     images = [test.normalised(view(open_image(folder / item.path), item.path)) for item in items]
     assert_values(features, *direct(tiny_vit, images))
     assert_same(own.views(folder, items, seed=5, epoch=2), features)
-    assert own.last_report.encoded == COUNT
+    assert own.encoded == COUNT
     assert not torch.equal(own.views(folder, items, seed=5, epoch=3).global_, features.global_)
     assert not torch.equal(own.views(folder, items, seed=6, epoch=2).global_, features.global_)
     assert not feature_folder().exists()
@@ -189,15 +189,15 @@ def test_on_a_gpu_fresh_views_stay_there_and_processes_decode_them(tiny_vit, fol
 def test_fixed_views_are_those_of_the_first_epochs_and_are_stored(tiny_vit, folder, items):
     own = bank(tiny_vit)
     fixed = own.fixed_views(folder, items, seed=5, views=3)
-    assert len(fixed) == 3 * COUNT and own.last_report.encoded == 3 * COUNT
+    assert len(fixed) == 3 * COUNT and own.encoded == 3 * COUNT
     for epoch in range(3):
         part = fixed.subset(slice(epoch * COUNT, (epoch + 1) * COUNT))
         assert_same(part, own.views(folder, items, seed=5, epoch=epoch))
     assert_same(bank(tiny_vit).fixed_views(folder, items, seed=5, views=3), fixed)
     own.fixed_views(folder, items, seed=5, views=4)
-    assert (own.last_report.encoded, own.last_report.read) == (COUNT, 3 * COUNT)
+    assert own.encoded == COUNT
     own.fixed_views(folder, items, seed=6, views=1)
-    assert own.last_report.encoded == COUNT
+    assert own.encoded == COUNT
 
 
 def test_a_view_belongs_to_its_item_not_only_to_its_bytes(tiny_vit, folder, items):
@@ -220,7 +220,7 @@ def test_unreadable_images_are_named_after_the_rest_is_done(tiny_vit, folder, it
     if call != "views":
         good = [item for item in items if item.path not in ("2.png", "7.png")]
         getattr(own, call)(folder, good, **options)
-        assert own.last_report.encoded == 0
+        assert own.encoded == 0
 
 
 def test_nothing_but_unreadable_images_are_left_out_too(tiny_vit, folder, items):
@@ -315,7 +315,7 @@ def test_ctrl_c_keeps_what_was_encoded(tiny_vit, folder, items, monkeypatch):
     monkeypatch.setattr(encode, "_begin", original)
     own = bank(tiny_vit)
     own.encode(folder, items)
-    assert own.last_report.read == 6
+    assert own.encoded == COUNT - 6
 
 
 def test_features_that_overflow_are_refused(tiny_vit, folder, items):
@@ -333,13 +333,13 @@ def test_beyond_the_limit_others_features_go_and_own_ones_stay(
     feature_store.in_use.difference_update(others)  # as if another process had written them
     bank(tiny_vit).encode(folder, items[:5])
     assert others <= set(feature_folder().glob("*/*.safetensors"))
-    monkeypatch.setattr(feature_bank, "DEFAULT_LIMIT_GIB", 0.0)
+    monkeypatch.setattr(feature_store, "DEFAULT_LIMIT_GIB", 0.0)
     own = bank(tiny_vit)
     own.encode(folder, items)
     kept = set(feature_folder().glob("*/*.safetensors"))
     assert len(kept) == 2 and not kept & others
     own.encode(folder, items)
-    assert own.last_report.encoded == 0
+    assert own.encoded == 0
 
 
 def test_no_items(tiny_vit, folder):

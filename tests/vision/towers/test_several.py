@@ -56,9 +56,9 @@ def test_files_streams_and_copies_agree_and_features_are_kept_by_each(several, p
     first.encode(folder, items)
     bank = first.on(several)
     kept = bank.encode(folder, items)
-    assert bank.last_report == (3 * (len(several.towers) - 1), 3)  # what the first saw was there
+    assert bank.encoded == 3 * (len(several.towers) - 1)  # what the first saw was there
     again = bank.encode(folder, items)
-    assert bank.last_report.encoded == 0 and torch.equal(again.global_, kept.global_)
+    assert bank.encoded == 0 and torch.equal(again.global_, kept.global_)
     records = [Record(item.path, folder / item.path) for item in items]
     [(_, streamed)] = encode_records(several, [(0, records)], Decoder(1))
     torch.testing.assert_close(streamed.global_, kept.global_)
@@ -76,7 +76,7 @@ def test_new_images_are_decoded_once_and_kept_as_by_each_alone(several, pictures
     )
     bank = FeatureBank(several, cache=tmp_path / "cache", progress=False)
     bank.encode(folder, items)
-    assert len(decoded) == 3 and bank.last_report == (3 * len(several.towers), 0)
+    assert len(decoded) == 3 and bank.encoded == 3 * len(several.towers)
     for tower, expected in zip(several.towers, alone, strict=True):
         found = bank.on(tower).encode(folder, items)
         torch.testing.assert_close(found.global_, expected.global_)

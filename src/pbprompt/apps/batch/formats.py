@@ -12,7 +12,7 @@ from typing import Any
 from pbprompt.config import from_dict
 from pbprompt.errors import InputError, first_line, install_command
 from pbprompt.files import as_csv, cell_text, read_text
-from pbprompt.vision.images.tables import SEPARATOR
+from pbprompt.vision.images.build_dataset import SEPARATOR
 
 Records = Sequence[Mapping[str, Any]]
 FEATURES = "features"  # the column of an image's features, where they were asked for

@@ -19,9 +19,9 @@ from xml.sax.saxutils import quoteattr
 from pbprompt.apps.batch.formats import Written
 from pbprompt.errors import InputError
 from pbprompt.files import as_csv, as_name, as_text
+from pbprompt.vision.images.build_dataset import SEPARATOR
 from pbprompt.vision.images.images import open_image
 from pbprompt.vision.images.label_files import LOCAL_FILES, without_suffix
-from pbprompt.vision.images.tables import SEPARATOR
 
 
 class Predicted(NamedTuple):

@@ -22,7 +22,7 @@ from pbprompt.files import as_csv, as_name, as_text, cell_text, read_text, write
 from pbprompt.learners.predictive import Predictive
 from pbprompt.model.series import MOST
 from pbprompt.seeding import generator
-from pbprompt.vision.images.tables import SEPARATOR
+from pbprompt.vision.images.build_dataset import SEPARATOR
 from pbprompt.vision.similarity import unit
 
 DEFAULT: By = "diverse"  # what needed the fewest labels on validation images: docs/label-next.md

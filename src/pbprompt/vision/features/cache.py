@@ -8,12 +8,14 @@ import contextlib
 import copy
 import hashlib
 import json
+import math
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -25,20 +27,12 @@ from pbprompt.files import cache_folder
 from pbprompt.vision.features.claims import PORTIONS, Claims
 from pbprompt.vision.features.encode import Encoding, default_batch, encode_records, share_of_batch
 from pbprompt.vision.features.progress import Progress
-from pbprompt.vision.features.store import (
-    DEFAULT_LIMIT_GIB,
-    GIB,
-    FeatureStore,
-    ShardWriter,
-    file_hashes,
-    in_use,
-    prune,
-    total_bytes,
-)
+from pbprompt.vision.features.store import GIB, FeatureStore, ShardWriter, file_hashes, keep_below_limit
 from pbprompt.vision.images.crops import Crop, Hashed, TrainingView
 from pbprompt.vision.images.decoding import Decoder, worthwhile_processes
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
 from pbprompt.vision.images.stream import Record
+from pbprompt.vision.images.transforms import Preprocess
 from pbprompt.vision.images.workers import available_cpus
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 from pbprompt.vision.towers.several import Several, side_by_side
@@ -83,18 +77,8 @@ class Features:
     @staticmethod
     def concatenate(parts: Sequence["Features"]) -> "Features":
         """One after another."""
-        return Features(
-            torch.cat([part.global_ for part in parts]),
-            torch.cat([part.patches for part in parts]),
-            torch.cat([part.labels for part in parts]),
-        )
-
-
-class Report(NamedTuple):
-    """What the last call did. An image that occurs twice is encoded once and counts as read then."""
-
-    encoded: int
-    read: int
+        columns = zip(*((part.global_, part.patches, part.labels) for part in parts), strict=True)
+        return Features(*map(torch.cat, columns))
 
 
 class FeatureBank:
@@ -119,7 +103,7 @@ class FeatureBank:
         self.batch = batch or default_batch(backbone.device)
         self.workers = workers
         self.progress = progress
-        self.last_report: Report | None = None
+        self.encoded = 0  # by the last call; the others were read
         self._images_seen = 0
 
     def on(self, backbone: Backbone) -> Self:
@@ -135,18 +119,9 @@ class FeatureBank:
 
         With `failures`, unreadable images are put there by path and left out, instead of raised.
         """
-
-        def encoded(bank: Self) -> Features:
-            see = bank.backbone.preprocess
-            croppers, store = [see.cropper], bank._store(see.identity)
-            if failures is None:
-                return bank._shared_out(root, items, croppers, store)
-            return bank._collect(root, items, croppers, store, failures)
-
-        fresh = self._seen_at_once(root, items)
-        features = self._of_each(encoded)
-        if fresh and self.last_report:
-            self.last_report = Report(self.last_report.encoded + fresh, self.last_report.read - fresh)
+        fresh = self._encode_at_once(root, items)
+        features = self._seen_by(lambda test: [test.cropper], root, items, failures=failures)
+        self.encoded += fresh
         if not failures:
             return features
         return features.subset([row for row, item in enumerate(items) if item.path not in failures])
@@ -167,32 +142,46 @@ class FeatureBank:
 
         On a GPU with room for it they stay there.
         """
-        return self._of_each(
-            lambda bank: bank._shared_out(root, items, [bank.backbone.preprocess.view(seed, epoch)], None)
-        )
+        return self._seen_by(lambda test: [test.view(seed, epoch)], root, items, stored=False)
 
     def fixed_views(self, root: Path, items: Sequence[Item], *, seed: int, views: int) -> Features:
         """The training views of epochs 0 to views − 1, stored; row v·n + i is view v of item i of n."""
+        return self._seen_by(lambda test: [test.view(seed, epoch) for epoch in range(views)], root, items)
 
-        def viewed(bank: Self) -> Features:
-            test = bank.backbone.preprocess
-            croppers = [test.view(seed, epoch) for epoch in range(views)]
-            return bank._shared_out(root, items, croppers, bank._store(test.identity_of(test.view(seed, 0))))
-
-        return self._of_each(viewed)
-
-    def _of_each(self, encode: Callable[[Self], Features]) -> Features:
-        """Of several backbones each by itself, whose features are kept by themselves too; side by side."""
+    def _seen_by(
+        self,
+        croppers_of: Callable[[Preprocess], Sequence[Crop | TrainingView]],
+        root: Path,
+        items: Sequence[Item],
+        *,
+        stored: bool = True,
+        failures: dict[str, InputError] | None = None,
+    ) -> Features:
+        """All items under each cropper. Of several backbones each sees and keeps them by itself; what they
+        see stands side by side. Of several processes each encodes its share, and all get everything."""
         banks = [self.on(tower) for tower in self.backbone.towers]
-        if len(banks) == 1:
-            return encode(self)
-        parts = [encode(bank) for bank in banks]
-        reports = [bank.last_report for bank in banks if bank.last_report]
-        self.last_report = Report(*map(sum, zip(*reports, strict=True)))
-        global_ = side_by_side([part.global_ for part in parts])
-        return Features(global_, global_[:, None][:, :0], parts[0].labels)
+        if len(banks) > 1:
+            seen = [
+                bank._seen_by(croppers_of, root, items, stored=stored, failures=failures) for bank in banks
+            ]
+            self.encoded = sum(bank.encoded for bank in banks)
+            global_ = side_by_side([one.global_ for one in seen])
+            return Features(global_, global_[:, None][:, :0], seen[0].labels)
+        test, device = self.backbone.preprocess, self.backbone.device
+        croppers = croppers_of(test)
+        store = self._store(test.identity_of(croppers[0])) if stored else None
+        if failures is not None or distributed.world()[1] == 1:
+            return self._collect(root, items, croppers, store, failures)
+        labels, parts = torch.tensor([item.label for item in items]), []
+        for cropper in croppers:
+            mine = distributed.agreed(
+                partial(self._collect, root, distributed.own(items), [cropper], store, None)
+            )
+            global_, patches = (distributed.gather(one.to(device), len(items)).cpu() for one in mine.images)
+            parts.append(Features(global_, patches, labels))
+        return Features.concatenate(parts)
 
-    def _seen_at_once(self, root: Path, items: Sequence[Item]) -> int:
+    def _encode_at_once(self, root: Path, items: Sequence[Item]) -> int:
         """What none of several backbones has seen is decoded once for all, and kept by each. Returns how many
         features that made."""
         several = self.backbone
@@ -203,19 +192,15 @@ class FeatureBank:
         digests = file_hashes(self.cache, root, [item.path for item in items])
         new = {one: path for path, one in digests.items() if isinstance(one, str) and one not in known}
         keys, size, fresh = list(new), share_of_batch(several, self.batch, len(new)), 0
-        batches = (
-            (part, [Record(new[key], Hashed(root / new[key], key)) for key in part])
-            for part in (keys[at : at + size] for at in range(0, len(keys), size))
-        )
-        decoder = self._decoder(len(keys))
+        parts = (keys[at : at + size] for at in range(0, len(keys), size))
+        batches = ((part, [Record(new[key], Hashed(root / new[key], key)) for key in part]) for part in parts)
         with contextlib.ExitStack() as kept, Progress("encoding images", shown=self.progress) as progress:
             writers = [kept.enter_context(ShardWriter(store)) for store in stores]
             progress.expect(len(keys))
-            for part, found in encode_records(several.as_they_are(), batches, decoder):
+            for part, found in encode_records(several.as_they_are(), batches, self._decoder(len(keys))):
                 good = [key for place, key in enumerate(part) if place not in found.failures]
-                for writer, seen in zip(
-                    writers, several.each_of(found.encoded) if good else (), strict=False
-                ):
+                seen_by_each = several.each_of(found.encoded) if good else ()
+                for writer, seen in zip(writers, seen_by_each, strict=False):
                     writer.add(good, *seen.to("cpu"))
                 fresh += len(good) * len(stores)
                 progress.advance(len(good))
@@ -232,90 +217,66 @@ class FeatureBank:
             transform=transform,
         )
 
-    def _shared_out(
-        self,
-        root: Path,
-        items: Sequence[Item],
-        croppers: Sequence[Crop | TrainingView],
-        store: FeatureStore | None,
-    ) -> Features:
-        """All items under each look; of several processes each encodes its share, and all get everything."""
-        if distributed.world()[1] == 1:
-            return self._collect(root, items, croppers, store)
-        parts = []
-        for cropper in croppers:
-            work = partial(self._collect, root, distributed.own(items), [cropper], store)
-            mine = distributed.agreed(work)
-            parts.append(
-                Features(
-                    distributed.gather(mine.global_.to(self.backbone.device), len(items)).cpu(),
-                    distributed.gather(mine.patches.to(self.backbone.device), len(items)).cpu(),
-                    torch.tensor([item.label for item in items]),
-                )
-            )
-        return Features.concatenate(parts)
-
     def _collect(
         self,
         root: Path,
         items: Sequence[Item],
         croppers: Sequence[Crop | TrainingView],
         store: FeatureStore | None,
-        told: dict[str, InputError] | None = None,
+        known_failures: dict[str, InputError] | None,
     ) -> Features:
-        """All items under the first look, then under the next one; unreadable ones are `told` or raised."""
+        """All items under the first cropper, then under the next one; failures are kept, where they are to
+        be, or else raised."""
         root, count = Path(root), len(items)
         features = self._allocate([item.label for item in items] * len(croppers), kept=store is not None)
-        failures = {} if told is None else told
-        digests: dict[str, str] = {}
+        failures = {} if known_failures is None else known_failures
+        # Without a store nothing is hashed: an item is known by its path.
+        digests = {item.path: item.path for item in items}
         if store is not None:
-            for path, digest in file_hashes(self.cache, root, [item.path for item in items]).items():
+            for path, digest in file_hashes(self.cache, root, list(digests)).items():
                 if isinstance(digest, InputError):
                     failures[path] = digest
                 else:
                     digests[path] = digest
-        encoded = 0
+
+        def record(item: Item) -> Record:
+            file = root / item.path
+            return Record(item.path, Hashed(file, digests[item.path]) if store else file)
+
+        self.encoded = 0
         with Progress("encoding images", shown=self.progress) as progress:
             for number, cropper in enumerate(croppers):
                 rows = features.subset(slice(number * count, (number + 1) * count))
-                encoded += self._fill(rows, root, items, cropper, store, digests, failures, progress)
-        if store is not None and encoded and total_bytes(self.cache) > DEFAULT_LIMIT_GIB * GIB:
-            with contextlib.suppress(OSError):  # a cache that cannot be changed
-                prune(self.cache, DEFAULT_LIMIT_GIB * GIB, spare=in_use)
-        self.last_report = Report(encoded, len(features) - encoded - len(failures) * len(croppers))
-        if failures and told is None:
-            raise _unreadable(list(failures.values()), len({item.path for item in items}))
+                keys = [_key(cropper, digests[item.path], item) for item in items]
+                self.encoded += self._fill(rows, items, keys, record, cropper, store, failures, progress)
+        if store is not None and self.encoded:
+            keep_below_limit(self.cache)
+        if failures and known_failures is None:
+            raise _unreadable(list(failures.values()), len(digests))
         return features
 
     def _fill(
         self,
         rows: Features,
-        root: Path,
         items: Sequence[Item],
+        keys: list[str],
+        record: Callable[[Item], Record],
         cropper: Crop | TrainingView,
         store: FeatureStore | None,
-        digests: dict[str, str],
         failures: dict[str, InputError],
         progress: Progress,
     ) -> int:
         """Read what is stored into the rows, encode the rest; return how many were encoded."""
-        # Without a store nothing was hashed: an item is known by its path.
-        keys = [_key(cropper, digests.get(item.path, item.path), item) for item in items]
         missing = list(range(len(items))) if store is None else store.read(keys, rows.global_, rows.patches)
         first: dict[str, int] = {}  # the same image twice is encoded once
         for row in missing:
             if items[row].path not in failures:
                 first.setdefault(keys[row], row)
 
-        def content(path: str) -> Path | Hashed:
-            return Hashed(root / path, digests[path]) if store else root / path
-
         def encode(some: list[int], writer: ShardWriter) -> int:
             size = share_of_batch(self.backbone, self.batch, len(some))
-            batches = (
-                (part, [Record(items[row].path, content(items[row].path)) for row in part])
-                for part in (some[at : at + size] for at in range(0, len(some), size))
-            )
+            parts = (some[at : at + size] for at in range(0, len(some), size))
+            batches = ((part, [record(items[row]) for row in part]) for part in parts)
             bad = 0
             for part, found in encode_records(self.backbone, batches, self._decoder(len(some)), cropper):
                 for place, error in found.failures.items():
@@ -330,26 +291,22 @@ class FeatureBank:
                 progress.advance(len(targets))
             return len(some) - bad
 
-        def encode_shared(wanted: list[int]) -> int:
-            encoded = 0
-            if store is None:
-                return encode(wanted, ShardWriter(None))
-            with Claims(self.cache, store.folder) as claims, ShardWriter(store) as writer:
-                # every beginning of a portion costs a GPU more than a CPU
-                portions = PORTIONS if self.backbone.device.type == "cpu" else PORTIONS // 4
-                for places in claims.share([keys[row] for row in wanted], portions):
-                    portion = [wanted[place] for place in places]
-                    # others may have been faster
-                    left = store.read(keys, rows.global_, rows.patches, portion)
-                    progress.advance(len(portion) - len(left))
-                    encoded += encode(left, writer)
-                    writer.flush()  # while the portion is still claimed
-            return encoded
-
         encoded, wanted = 0, list(first.values())
+        # every beginning of a portion costs a GPU more than a CPU
+        portions = PORTIONS if self.backbone.device.type == "cpu" else PORTIONS // 4
         while wanted:
             progress.expect(len(wanted))
-            encoded += encode_shared(wanted)
+            if store is None:
+                encoded += encode(wanted, ShardWriter(None))
+            else:
+                with Claims(self.cache, store.folder) as claims, ShardWriter(store) as writer:
+                    for places in claims.share([keys[row] for row in wanted], portions):
+                        portion = [wanted[place] for place in places]
+                        # others may have been faster
+                        left = store.read(keys, rows.global_, rows.patches, portion)
+                        progress.advance(len(portion) - len(left))
+                        encoded += encode(left, writer)
+                        writer.flush()  # while the portion is still claimed
             unknown = rows.global_[:, 0].isnan().tolist()  # what a tower makes is finite, or an error
             for row in missing:
                 source = first.get(keys[row], row)
@@ -363,10 +320,9 @@ class FeatureBank:
     def _decoder(self, images: int) -> Decoder:
         """Processes to decode with beside a GPU; on a CPU the tower needs the processors itself."""
         self._images_seen += images
-        processes = None
         alone = self.workers is None and distributed.world()[1] == 1  # nobody else has these processors
-        if alone and self.backbone.device.type == "cuda":
-            processes = worthwhile_processes(self._images_seen)
+        on_gpu = self.backbone.device.type == "cuda"
+        processes = worthwhile_processes(self._images_seen) if alone and on_gpu else None
         return processes or Decoder(self.workers or available_cpus())
 
     def _allocate(self, labels: list[int], *, kept: bool) -> Features:
@@ -406,15 +362,11 @@ def _key(cropper: Crop | TrainingView, digest: str, item: Item) -> str:
 
 def _mapped(shape: tuple[int, int, int], folder: Path) -> Tensor:
     """A float16 tensor in a temporary file that goes away with it."""
-    try:
+    with contextlib.suppress(OSError):  # a cache that cannot be changed
         folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        folder = Path(tempfile.gettempdir())
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".patches.") as file:
-        flat = torch.from_file(
-            file.name, shared=True, size=shape[0] * shape[1] * shape[2], dtype=torch.float16
-        )
+    place = folder if os.access(folder, os.W_OK) else None  # else where the system has such files
+    with tempfile.NamedTemporaryFile(dir=place, prefix=".patches.") as file:
+        flat = torch.from_file(file.name, shared=True, size=math.prod(shape), dtype=torch.float16)
     return flat.view(shape)  # the name is gone, the mapping keeps the file until the tensor is freed
 
 

@@ -110,33 +110,31 @@ class FeatureStore:
             else:
                 missing.append(row)
         for shard, wanted in shards.items():
-            if not self._read_shard(self.folder / shard, wanted, global_, patches):
-                missing += [row for _, row, _ in wanted]
+            source, target, sums = map(list, zip(*wanted, strict=True))
+            if found := self._read_shard(self.folder / shard, source, sums):
+                global_[target], patches[target] = found
+            else:
+                missing += target
         return sorted(missing)
 
     @staticmethod
-    def _read_shard(
-        shard: Path, wanted: list[tuple[int, int, int]], global_: Tensor, patches: Tensor
-    ) -> bool:
-        source, target, sums = zip(*wanted, strict=True)
+    def _read_shard(shard: Path, rows: list[int], sums: list[int]) -> list[Tensor] | None:
+        """Some rows' global vectors and patches; None where the shard is gone or damaged."""
         try:
             with contextlib.suppress(OSError):
                 os.utime(shard)  # its time is when it was last used
             with safe_open(shard, framework="pt") as file:  # mapped: only the wanted rows are read
-                rows = [file.get_tensor(name)[list(source)] for name in ("global", "patches")]
-            whole = checksums(*rows) == list(sums)
-            if whole:
-                global_[list(target)], patches[list(target)] = rows
+                found = [file.get_tensor(name)[rows] for name in ("global", "patches")]
+            if checksums(*found) == sums:
+                in_use.add(shard)
+                return found
         except OSError:
-            return False
+            return None
         except (SafetensorError, IndexError, RuntimeError):
-            whole = False
-        if not whole:  # damaged from outside; what it held is encoded again
-            with contextlib.suppress(OSError):
-                shard.unlink(missing_ok=True)
-            return False
-        in_use.add(shard)
-        return True
+            pass
+        with contextlib.suppress(OSError):  # damaged from outside; what it held is encoded again
+            shard.unlink(missing_ok=True)
+        return None
 
     def write(self, keys: list[str], global_: Tensor, patches: Tensor) -> None:
         """Add one shard."""
@@ -172,8 +170,7 @@ class ShardWriter(contextlib.AbstractContextManager["ShardWriter"]):
             return
         self.keys += keys
         self.parts.append((global_, patches))
-        size = len(self.keys) * patches[0].nbytes
-        if len(self.keys) >= SHARD_IMAGES or size >= SHARD_BYTES:
+        if len(self.keys) >= SHARD_IMAGES or len(self.keys) * patches[0].nbytes >= SHARD_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -181,9 +178,8 @@ class ShardWriter(contextlib.AbstractContextManager["ShardWriter"]):
             return
         keys, parts = self.keys, self.parts
         self.keys, self.parts = [], []
-        global_, patches = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
         try:
-            self.store.write(keys, global_, patches)
+            self.store.write(keys, *map(torch.cat, zip(*parts, strict=True)))
         except InputError as error:  # the features are there all the same
             self.store = None
             warnings.warn(f"{error}; until then images are encoded each time", stacklevel=2)
@@ -209,10 +205,10 @@ def usage(cache: Path) -> list[Usage]:
     for folder in _folders(cache):
         shards = {path.name: stat for path, stat in _shards(folder)}
         try:
-            told = dict(json.loads((folder / "about.json").read_text(encoding="utf-8")))
-            about = {key: str(value) for key, value in told.items()}
+            values = dict(json.loads((folder / "about.json").read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, RecursionError):
-            about = {}
+            values = {}
+        about = {key: str(value) for key, value in values.items()}
         keys = {key for line in index_lines(folder) if line["shard"] in shards for key in line["keys"]}
         if shards:
             size = sum(stat.st_size for stat in shards.values())
@@ -223,6 +219,13 @@ def usage(cache: Path) -> list[Usage]:
 
 def total_bytes(cache: Path) -> int:
     return sum(stat.st_size for folder in _folders(cache) for _, stat in _shards(folder))
+
+
+def keep_below_limit(cache: Path) -> None:
+    """Prune what no call of this process used, where the features take more than they may."""
+    if total_bytes(cache) > DEFAULT_LIMIT_GIB * GIB:
+        with contextlib.suppress(OSError):  # a cache that cannot be changed
+            prune(cache, DEFAULT_LIMIT_GIB * GIB, spare=in_use)
 
 
 def prune(cache: Path, limit: float, spare: Collection[Path] = ()) -> int:
@@ -248,9 +251,7 @@ def prune(cache: Path, limit: float, spare: Collection[Path] = ()) -> int:
                         path.unlink()
         size = sum(own for _, own, _ in kept)
         for _, own, path in sorted(kept):
-            if size <= limit:
-                break
-            if path not in spare:
+            if size > limit and path not in spare:
                 freed = _remove(path, own)
                 size -= freed
                 removed += freed
@@ -326,12 +327,10 @@ def file_hashes(cache: Path, root: Path, paths: Sequence[str]) -> dict[str, str 
     for path in dict.fromkeys(paths):
         try:
             stat = os.stat(root / path)  # noqa: PTH116 - twice as fast over many files
-        except (OSError, ValueError) as error:  # ValueError: a name that no file has
-            why = getattr(error, "strerror", None) or error
-            found[path] = InputError(f"cannot read image {root / path}: {why}")
-            continue
-        if not S_ISREG(stat.st_mode):  # the reader of a pipe or device may wait for ever
-            found[path] = InputError(f"cannot read image {root / path}: not a regular file")
+            if not S_ISREG(stat.st_mode):  # the reader of a pipe or device may wait for ever
+                raise ValueError("not a regular file")
+        except (OSError, ValueError) as error:  # ValueError: a name that no file has, too
+            found[path] = _unreadable(root / path, error)
             continue
         seen = facts_of(stat)
         if path in known and known[path][0] == seen:
@@ -357,4 +356,8 @@ def _hash(file: Path) -> str | InputError:
         with file.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        return InputError(f"cannot read image {file}: {error.strerror or error}")
+        return _unreadable(file, error)
+
+
+def _unreadable(file: Path, error: Exception) -> InputError:
+    return InputError(f"cannot read image {file}: {getattr(error, 'strerror', None) or error}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pbprompt.errors import BrokenInstallError, InputError
 from pbprompt.files import csv_rows, inside, read_text
-from pbprompt.vision.images.build_dataset import OF_A_DRAW, Choices, Listed, assemble
+from pbprompt.vision.images.build_dataset import OF_A_DRAW, Choices, Listed, build_dataset
 from pbprompt.vision.images.folders import files_in, subfolders
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
 from pbprompt.vision.images.label_files import split_dataset
@@ -109,7 +109,7 @@ def pacs(benchmark: "Benchmark", folder: Path) -> Dataset:
         for _, path in files_in(folder / domain / name)
     ]
     choices = Choices(seed=1, template=benchmark.template, held_out=OF_A_DRAW)
-    return replace(assemble(benchmark.name, folder, rows, choices, where=str(folder)), home="photo")
+    return replace(build_dataset(benchmark.name, folder, rows, choices, where=str(folder)), home="photo")
 
 
 def grocery(benchmark: "Benchmark", folder: Path) -> Dataset:

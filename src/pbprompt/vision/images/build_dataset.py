@@ -3,8 +3,9 @@
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 from pbprompt.errors import InputError, suggest
 from pbprompt.files import as_text, is_special
@@ -13,6 +14,7 @@ from pbprompt.vision.images.images import HEIC, head_of, is_heic, looks_like_ima
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE, SPLITS, Dataset, Item
 from pbprompt.vision.images.series import EXIF, FOLDER, folder_of, in_series, moment_of
 
+SEPARATOR = "|"  # between the labels of an image
 Skipped = tuple[str, str]
 Shares = tuple[float, float]  # held out for validation and for testing
 NONE: Shares = (0.0, 0.0)
@@ -29,9 +31,7 @@ class Listed:
     domain: str = ""
     group: str = ""
     description: str = field(default="", compare=False)  # of its class
-    above: tuple[str, ...] = field(
-        default=(), compare=False
-    )  # the groups its class is in, from the narrowest
+    above: tuple[str, ...] = field(default=(), compare=False)  # its class's groups, the narrowest first
 
 
 @dataclass(frozen=True)
@@ -50,23 +50,10 @@ class Choices:
     nested: bool = False  # of folders within folders the innermost are the classes
 
     @classmethod
-    def of(
-        cls,
-        classes_file: str | Path | None = None,
-        *,
-        seed: int = 1,
-        template: str | None = None,
-        held_out: Shares = NONE,
-        fewest: int = 2,
-        alike: bool = False,
-        group: str = "",
-        series: Mapping[str, str] | None = None,
-        nested: bool = False,
-    ) -> "Choices":
+    def of(cls, classes_file: str | Path | None, **others: Any) -> "Choices":
         """With the names of a file."""
         mapping = None if classes_file is None else names.read_classes_file(classes_file)
-        named = template or DEFAULT_TEMPLATE, mapping, str(classes_file)
-        return cls(seed, *named, held_out, fewest, alike, group, series or {}, nested)
+        return cls(mapping=mapping, mapping_from=str(classes_file), **others)
 
     def names(
         self, keys: Sequence[str], where: str, naming: Callable[[str], str] = names.from_label
@@ -85,6 +72,11 @@ class Choices:
         return names.with_names(labels, dict(zip(labels, named, strict=True)))
 
 
+def labels_of(cell: str) -> set[str]:
+    """The labels of an image of a multi-label dataset; one that is in a cell twice is there once."""
+    return {part.strip() for part in cell.split(SEPARATOR)} - {""}
+
+
 def keep_images(root: Path, rows: Iterable[Listed]) -> tuple[list[Listed], list[Skipped]]:
     """The rows whose file is there and begins as an image does, and the others with the reason."""
     kept: list[Listed] = []
@@ -93,20 +85,16 @@ def keep_images(root: Path, rows: Iterable[Listed]) -> tuple[list[Listed], list[
         file = root / row.path
         if looks_like_image(file):
             kept.append(row)
+        elif not file.is_file():
+            skipped.append((row.path, "not a regular file" if is_special(file) else "not found"))
+        elif file.stat().st_size == 0:
+            skipped.append((row.path, "empty"))
         else:
-            skipped.append((row.path, _why_skipped(file)))
+            skipped.append((row.path, HEIC if is_heic(head_of(file)) else "not an image"))
     return kept, skipped
 
 
-def _why_skipped(file: Path) -> str:
-    if not file.is_file():
-        return "not a regular file" if is_special(file) else "not found"
-    if file.stat().st_size == 0:
-        return "empty"
-    return HEIC if is_heic(head_of(file)) else "not an image"
-
-
-def assemble(
+def build_dataset(
     name: str,
     root: Path,
     rows: Sequence[Listed],
@@ -114,35 +102,32 @@ def assemble(
     *,
     where: str,
     naming: Callable[[str], str] = names.from_label,
-    notes: Sequence[str] = (),
+    notes: Iterable[str] = (),
     skipped: Sequence[Skipped] = (),
     remedy: str = "check the folder the paths are relative to",
-    labels_in: Callable[[str], set[str]] | None = None,
+    several: bool = False,
 ) -> Dataset:
     """The dataset of the rows; classes are sorted by key, numbers as numbers, items by path.
 
-    `labels_in` tells the labels in a row's key, of which a multi-label dataset has any number.
+    Of a multi-label one a row's key is a cell of any number of labels: `several`.
     """
     if not rows:
         left_out = f" ({len(skipped)} files left out: {skipped[0][0]} is {skipped[0][1]})" if skipped else ""
         raise InputError(f"{where}: no images in it{left_out}: {remedy}")
-    keys = sorted_keys({key for row in rows for key in (labels_in(row.key) if labels_in else (row.key,))})
+    cells = {row.key for row in rows}
+    keys = sorted_keys(set[str]().union(*map(labels_of, cells)) if several else cells)
     if not keys:
         raise InputError(f"{where}: no image has a label: fill in the column 'labels', as in beach|dog")
-    if len(keys) < choices.fewest and labels_in is None:
+    if len(keys) < choices.fewest and not several:
         raise InputError(f"{where}: only one class, {keys[0]!r}: a classifier needs at least two")
     class_names = choices.names(keys, where, naming)
     numbers = {key: label for label, key in enumerate(keys)}
 
     def item(row: Listed) -> Item:
-        if labels_in is None:
+        if not several:
             return Item(row.path, numbers[row.key], row.domain, group=row.group)
-        return Item(
-            row.path,
-            0,
-            group=row.group,
-            labels=tuple(numbers[key] for key in sorted_keys(labels_in(row.key))),
-        )
+        labels = tuple(numbers[key] for key in sorted_keys(labels_of(row.key)))
+        return Item(row.path, 0, group=row.group, labels=labels)
 
     notes, held_out = list(notes), NONE
     if choices.group == FOLDER:
@@ -151,25 +136,24 @@ def assemble(
         rows = [replace(row, group=moment_of(root / row.path)) for row in rows]
     elif choices.series:
         rows = [replace(row, group=choices.series.get(row.path, "")) for row in rows]
-    if all(row.split in ("", "train") for row in rows):
-        seed, held_out = choices.seed, choices.held_out
-        split = dict.fromkeys((row.path for row in rows), "train")
-        if held_out[1] and labels_in:
-            share = held_out[1]
-            split = split_labels(map(item, rows), seed, share)
-            notes.append(f"Split {100 * (1 - share):.0f}/{100 * share:.0f} % per label with seed {seed}")
+    split = {row.path: row.split for row in rows}
+    if {*split.values()} <= {"", "train"}:
+        held_out, split = choices.held_out, dict.fromkeys(split, "train")
+        if held_out[1] and several:
+            split = split_labels(map(item, rows), choices.seed, held_out[1])
+            shares, each = [1 - held_out[1], held_out[1]], "label"
         elif held_out[1]:
-            split = split_classes(rows, seed, *held_out)
+            split = split_classes(rows, choices.seed, *held_out)
+            shares = [1 - sum(held_out), *held_out]
             each = "class and domain" if any(row.domain for row in rows) else "class"
-            shares = "/".join(f"{100 * share:.0f}" for share in (1 - sum(held_out), *held_out))
-            notes.append(f"Split {shares} % per {each} with seed {seed}")
-        rows = [replace(row, split=split[row.path]) for row in rows]
-    splits = {row.split for row in rows}
-    if "test" not in splits and "val" in splits:
-        rows = [replace(row, split="test") if row.split == "val" else row for row in rows]
+        if held_out[1]:
+            parts = "/".join(f"{100 * share:.0f}" for share in shares)
+            notes.append(f"Split {parts} % per {each} with seed {choices.seed}")
+    if "test" not in split.values() and "val" in split.values():
+        split = {path: "test" if part == "val" else part for path, part in split.items()}
         notes.append("No test split: val is the test set")
     rows = sorted(rows, key=lambda row: row.path)
-    train, val, test = (tuple(item(row) for row in rows if row.split == split) for split in SPLITS)
+    train, val, test = (tuple(item(row) for row in rows if split[row.path] == part) for part in SPLITS)
     return Dataset(
         as_text(name),
         root,
@@ -180,8 +164,8 @@ def assemble(
         choices.template,
         notes=tuple(notes),
         skipped=tuple(skipped),
-        multi_label=labels_in is not None,
-        hierarchy=() if labels_in else _hierarchy(rows, dict(zip(keys, class_names, strict=True)), where),
+        multi_label=several,
+        hierarchy=() if several else _hierarchy(rows, dict(zip(keys, class_names, strict=True)), where),
         held_out=held_out,
     )
 
@@ -190,8 +174,7 @@ def _hierarchy(rows: Sequence[Listed], classes: dict[str, str], where: str) -> t
     """What each class, and each group, belongs to, where rows say so."""
     found: dict[str, str] = {}
     for row in rows:
-        chain = (classes[row.key], *row.above)
-        for one, group in pairwise(chain):
+        for one, group in pairwise((classes[row.key], *row.above)):
             if found.setdefault(one, group) != group:
                 raise InputError(
                     f"{where}: {one!r} is in {found[one]!r} and in {group!r}: give one group to each class, "
@@ -222,13 +205,9 @@ def split_classes(rows: Sequence[Listed], seed: int, val: float, test: float) ->
     split: dict[str, str] = {}
     taken: dict[str, str] = {}  # by series
     for (domain, key), paths in classes.items():
-        paths.sort()
         source = random.Random(as_text(f"{seed}\n{domain}\n{key}"))
-        if any(group[path] for path in paths):
-            series = in_series(paths, [group[path] for path in paths], source)
-            paths = [path for some in series for path in some]
-        else:
-            source.shuffle(paths)
+        paths = sorted(paths)
+        paths = [*chain.from_iterable(in_series(paths, [group[path] for path in paths], source))]
         train = max(1, min(round((1 - (val + test)) * len(paths)), len(paths) - 1))
         middle = train + max(0, min(round(val * len(paths)), len(paths) - train - 1))
         for place, path in enumerate(paths):

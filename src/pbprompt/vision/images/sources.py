@@ -12,10 +12,18 @@ from typing import Any
 from pbprompt.errors import InputError, first_line, needing, suggest
 from pbprompt.files import as_text, cache_folder, is_special, write_bytes, write_text
 from pbprompt.vision.images import catalog
-from pbprompt.vision.images.build_dataset import NONE, Choices, Listed, Shares, Skipped, assemble, keep_images
+from pbprompt.vision.images.build_dataset import (
+    NONE,
+    Choices,
+    Listed,
+    Shares,
+    Skipped,
+    build_dataset,
+    keep_images,
+)
 from pbprompt.vision.images.catalog import Benchmark
 from pbprompt.vision.images.folders import SPLIT_WORDS, UNLABELLED, Labels, files_in, subfolders
-from pbprompt.vision.images.items import Dataset, some
+from pbprompt.vision.images.items import DEFAULT_TEMPLATE, Dataset, some
 from pbprompt.vision.images.label_files import open_label_file, split_dataset
 from pbprompt.vision.images.names import from_folder
 from pbprompt.vision.images.series import check_groups
@@ -74,12 +82,12 @@ def open_dataset(
     choices = Choices.of(
         classes_file,
         seed=seed,
-        template=template,
+        template=template or DEFAULT_TEMPLATE,
         held_out=held_out,
         fewest=fewest,
         alike=alike,
         group=group,
-        series=series,
+        series=series or {},
         nested=nested,
     )
     dataset = _opened(source, root, choices, template)
@@ -160,55 +168,40 @@ def _folders(root: Path, choices: Choices) -> Dataset:
             *above, label = within if choices.nested else [label]
             rows.append(Listed(path, label, split, above=tuple(reversed(above))))
         else:
-            where = (
-                "without a label" if path.split("/")[0] in labels.unlabelled else "outside the class folders"
-            )
-            skipped.append((path, where))
+            outside = path.split("/")[0] not in labels.unlabelled
+            skipped.append((path, "outside the class folders" if outside else "without a label"))
     kept, no_images = keep_images(root, rows)
-    return assemble(
+    return build_dataset(
         root.resolve().name,
         root,
         kept,
         choices,
         where=str(root),
         naming=from_folder,
-        notes=[
-            *_warn_of_codes(kept, choices),
-            *([] if choices.nested else _warn_of_empty(root, kept, [*labels.splits] or [""])),
-            *_tell_of_deep(deep, len(rows), choices),
-            *(f"{name} is no class: --unlabelled {root / name} learns from it" for name in labels.unlabelled),
-        ],
+        notes=_folder_notes(root, labels, {row.key for row in kept}, choices, deep=0 < len(rows) == deep),
         skipped=[*no_images, *skipped],
         remedy="put JPEG, PNG, WebP or similar files into its class folders",
     )
 
 
-def _tell_of_deep(deep: int, images: int, choices: Choices) -> list[str]:
-    """A note where all images lie in folders within those that are taken for the classes."""
-    if choices.nested or choices.group or not deep or deep < images:
-        return []
-    return [
-        "Folders within the class folders are parts of these: --nested makes the innermost the classes, "
-        "--group folder makes each a series"
-    ]
-
-
-def _warn_of_codes(rows: list[Listed], choices: Choices) -> list[str]:
-    """A note where most class folders are named by codes, which tell a text tower nothing."""
-    keys = {row.key for row in rows}
+def _folder_notes(
+    root: Path, labels: Labels, keys: set[str], choices: Choices, *, deep: bool
+) -> Iterator[str]:
+    """What may be wrong with class folders; `deep`: all images lie in folders within them."""
     codes = [key for key in keys if sum(map(str.isalpha, key)) < 2]
     if choices.mapping is None and 2 * len(codes) > len(keys):
-        return [f"Folder names such as {min(codes)!r} are codes: say what they mean by --names FILE"]
-    return []
-
-
-def _warn_of_empty(root: Path, rows: list[Listed], parents: list[str]) -> list[str]:
-    """A note where a class folder holds no image in any split: it is no class of the dataset."""
-    found = {
-        name for parent in parents for name in subfolders(root / parent) if name.lower() not in UNLABELLED
-    }
-    empty = sorted(found - {row.key for row in rows})
-    return [f"Class folders without images: {some(empty)}"] if empty else []
+        yield f"Folder names such as {min(codes)!r} are codes: say what they mean by --names FILE"
+    folders = {name for parent in [*labels.splits] or [""] for name in subfolders(root / parent)}
+    empty = sorted(name for name in folders - keys if name.lower() not in UNLABELLED)
+    if empty and not choices.nested:
+        yield f"Class folders without images: {some(empty)}"
+    if deep and not choices.nested and not choices.group:
+        yield (
+            "Folders within the class folders are parts of these: --nested makes the innermost the classes, "
+            "--group folder makes each a series"
+        )
+    for name in labels.unlabelled:
+        yield f"{name} is no class: --unlabelled {root / name} learns from it"
 
 
 def is_saved_dataset(folder: Path) -> bool:
@@ -236,21 +229,15 @@ def open_huggingface(source: str, choices: Choices) -> Dataset:
     except Exception as error:  # the library's own errors, the network's and the disk's
         raise InputError(f"{source}: cannot be loaded ({first_line(error)}): check the name") from None
     parts = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
-    table = _cache_folder(source, parts) / "index.jsonl"
-    if not table.is_file():
-        lines = [
-            json.dumps(row, ensure_ascii=False) for row in _export(datasets, source, parts, table.parent)
-        ]
-        write_text(table, "\n".join(lines) + "\n")  # last, so that its presence means the copy is whole
-    dataset = open_table(table, None, choices)
-    name = source.removeprefix(PREFIX).rstrip("/").split("/")[-1]
-    return replace(dataset, name=as_text(name))
-
-
-def _cache_folder(source: str, parts: dict[str, Any]) -> Path:
     marks = [source, *(f"{split} {len(part)} {part._fingerprint}" for split, part in sorted(parts.items()))]
     digest = hashlib.sha256("\n".join(marks).encode("utf-8", "backslashreplace")).hexdigest()
-    return cache_folder() / "huggingface" / digest[:16]
+    table = cache_folder() / "huggingface" / digest[:16] / "index.jsonl"
+    if not table.is_file():
+        rows = _export(datasets, source, parts, table.parent)
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+        write_text(table, "".join(lines))  # last, so that its presence means the copy is whole
+    name = source.removeprefix(PREFIX).rstrip("/").split("/")[-1]
+    return replace(open_table(table, None, choices), name=as_text(name))
 
 
 def _export(datasets: Any, source: str, parts: dict[str, Any], folder: Path) -> Iterator[dict[str, str]]:

@@ -21,13 +21,19 @@ from typing import IO, Any
 
 from pbprompt.errors import InputError
 from pbprompt.files import as_name, as_text, cell_text, inside, read_text
-from pbprompt.vision.images.build_dataset import Choices, Listed, Skipped, assemble, keep_images
+from pbprompt.vision.images.build_dataset import (
+    SEPARATOR,
+    Choices,
+    Listed,
+    Skipped,
+    build_dataset,
+    keep_images,
+)
 from pbprompt.vision.images.folders import SPLIT_WORDS
 from pbprompt.vision.images.items import Dataset
 from pbprompt.vision.images.locations import WEB, Place, is_address, opened
 from pbprompt.vision.images.records import Record
 
-SEPARATOR = "|"  # between the labels of an image
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 # What a header, or a JSON object, may call each field.
 COLUMNS = {
@@ -42,12 +48,16 @@ COLUMNS = {
 MOST_ROW = 1 << 20  # characters
 MOST_WEB = 1 << 30  # of a table from the web, which may go on for ever
 _NEEDED = f"name a column image ({', '.join(COLUMNS['image'][1:])}), with the images' paths"
-_NO_LABELS = (
-    "columns 'image' and 'label' not found",
-    "write a header 'image,label', with 'split' and 'domain' if you like",
-)
+_MISSING = {  # what a header lacks, and what to do, by whether the rows are to be labelled
+    False: ("no image column", _NEEDED),
+    True: (
+        "columns 'image' and 'label' not found",
+        "write a header 'image,label', with 'split' and 'domain' if you like",
+    ),
+}
 
 Fields = dict[str, Any]  # a row's cells by what they are: text, and of JSON whatever it has
+Row = tuple[str, Fields | InputError]  # with the place to name where it is wrong
 
 
 class TableLines:
@@ -72,29 +82,26 @@ class TableLines:
         self._row = 0
 
 
-def table_rows(
-    table: Place, text: IO[str], labelled: bool, also: str = ""
-) -> Iterator[tuple[str, Fields | InputError]]:
-    """Each row, with the place to name where it is wrong; one that does not fit its header is its own error.
+def table_rows(table: Place, text: IO[str], labelled: bool, also: str = "") -> Iterator[Row]:
+    """Each row; one that does not fit its header is its own error.
 
     A header must name a column of images and, where the rows are to be `labelled`, one of labels. `also`:
     one more column to read.
     """
     lines = TableLines(table, text)
-    is_json = str(table).lower().endswith((".jsonl", ".ndjson"))
-    return _json_rows(table, lines, also) if is_json else _csv_rows(table, lines, labelled, also)
+    if str(table).lower().endswith((".jsonl", ".ndjson")):
+        return _json_rows(table, lines, also)
+    return _csv_rows(table, lines, labelled, also)
 
 
-def _csv_rows(
-    table: Place, lines: TableLines, labelled: bool, also: str
-) -> Iterator[tuple[str, Fields | InputError]]:
+def _csv_rows(table: Place, lines: TableLines, labelled: bool, also: str) -> Iterator[Row]:
     first = next(iter(lines), "").rstrip("\r\n")
     if len(first) > csv.field_size_limit():
         raise InputError(f"{table} line 1: a header of {len(first):,} characters: give a table with columns")
     delimiter, header = _columns(first, labelled, also)
     if not header:
-        missing = _NO_LABELS if labelled else ("no image column", _NEEDED)
-        raise InputError(f"{table} line 1: {missing[0]} in {first[:60]!r}: {missing[1]}")
+        what, remedy = _MISSING[labelled]
+        raise InputError(f"{table} line 1: {what} in {first[:60]!r}: {remedy}")
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
         for cells in reader:
@@ -103,10 +110,8 @@ def _csv_rows(
             if not any(cell.strip() for cell in cells):
                 continue
             if len(cells) == len(header):
-                yield (
-                    where,
-                    {field: cell_text(cell) for field, cell in zip(header, cells, strict=True) if field},
-                )
+                named = zip(header, cells, strict=True)
+                yield where, {field: cell_text(cell) for field, cell in named if field}
             else:
                 count = f"{len(cells)} fields where the header has {len(header)}"
                 yield where, InputError(f"{where}: {count}: quote fields that contain the separator")
@@ -131,7 +136,7 @@ def _columns(first: str, labelled: bool, also: str) -> tuple[str, list[str]]:
     return "", []
 
 
-def _json_rows(table: Place, lines: TableLines, also: str) -> Iterator[tuple[str, Fields]]:
+def _json_rows(table: Place, lines: TableLines, also: str) -> Iterator[Row]:
     """The fields that each line's object has."""
     for number, line in enumerate(lines, start=1):
         lines.next_row()
@@ -144,9 +149,7 @@ def _json_rows(table: Place, lines: TableLines, also: str) -> Iterator[tuple[str
             raise InputError(f"{where}: not JSON ({error}): write one object per line") from None
         if not isinstance(value, dict):
             raise InputError(f'{where}: not an object: write {{"image": "cats/1.jpg", "label": "cat"}}')
-        named = {
-            field: next((word for word in words if word in value), "") for field, words in COLUMNS.items()
-        }
+        named = {field: next(filter(value.__contains__, words), "") for field, words in COLUMNS.items()}
         named[also] = also if also in value else ""
         yield where, {field: value[word] for field, word in named.items() if word}
 
@@ -170,19 +173,22 @@ def table_records(table: Place, allow_urls: bool) -> Iterator[Record]:
 def row_record(table: Place, where: str, fields: dict[str, str], allow_urls: bool) -> Record:
     """What a row names: a file beside the table or, where that is allowed, an address."""
     name = fields.get("image", "").strip()
-    split = SPLIT_WORDS.get(fields.get("split", "").strip().lower(), "")
-    label = fields.get("label", "").strip()
+    label, split = fields.get("label", "").strip(), fields.get("split", "").strip().lower()
+    shown = name if is_address(name) else as_name(name)
+    content: Place | InputError
     if not name:
-        return Record(where, InputError(f"{where}: the row names no image"), label, split)
-    if is_address(name):
-        why = InputError(f"{where}: {name}: an address, and these were not allowed")
-        return Record(name, name if allow_urls and not name.startswith("file:") else why, label, split)
-    try:
-        path = inside(name, where, absolute=not isinstance(table, str))
-        there = table.parent / path if isinstance(table, Path) else f"{table.rsplit('/', 1)[0]}/{path}"
-        return Record(as_name(name), there, label, split)
-    except InputError as error:
-        return Record(as_name(name), error, label, split)
+        content = InputError(f"{where}: the row names no image")
+    elif is_address(name) and allow_urls and not name.startswith("file:"):
+        content = name
+    elif is_address(name):
+        content = InputError(f"{where}: {name}: an address, and these were not allowed")
+    else:
+        try:
+            path = inside(name, where, absolute=not isinstance(table, str))
+            content = table.parent / path if isinstance(table, Path) else f"{table.rsplit('/', 1)[0]}/{path}"
+        except InputError as error:
+            content = error
+    return Record(shown or where, content, label, SPLIT_WORDS.get(split, ""))
 
 
 def open_table(path: Path, root: Path | None, choices: Choices) -> Dataset:
@@ -211,15 +217,9 @@ def listed(
     away = [row.path for row in kept if row.path.startswith("/") and not Path(row.path).is_relative_to(home)]
     if away:
         notes = [*notes, f"{len(away)} images lie outside {as_text(str(root))}, such as {as_text(away[0])}"]
-    dataset = assemble(
-        path.stem,
-        root,
-        kept,
-        choices,
-        where=str(path),
-        notes=notes,
-        skipped=[*skipped, *bare],
-        labels_in=_labels if several else None,
+    skipped = [*skipped, *bare]
+    dataset = build_dataset(
+        path.stem, root, kept, choices, where=str(path), notes=notes, skipped=skipped, several=several
     )
     return dataset if several else replace(dataset, descriptions=_descriptions(rows, dataset.classes))
 
@@ -232,11 +232,6 @@ def _descriptions(rows: list[Listed], classes: Sequence[str]) -> tuple[tuple[str
         if row.description and (label := as_text(row.key)) in known:
             sentences.setdefault(label, {})[" ".join(row.description.split())] = None
     return tuple((label, *found) for label, found in sentences.items())
-
-
-def _labels(cell: str) -> set[str]:
-    """A label that is in a cell twice is there once."""
-    return {part.strip() for part in cell.split(SEPARATOR)} - {""}
 
 
 def _one_an_image(path: Path, rows: list[Listed], several: bool) -> list[Listed]:
@@ -271,19 +266,18 @@ def read_rows(path: Path, group: str = "") -> Iterator[Listed]:
 
     A row without a label has an empty key.
     """
-    field = ""
+    label = ""
     for where, fields in _rows(path, group):
-        field = field or ("labels" if "labels" in fields and "label" not in fields else "label")
-        image, key = (_text(fields, name, where).strip() for name in ("image", field))
-        word, domain, told, parent = (
-            _text(fields, name, where, "").strip() for name in ("split", "domain", "description", "parent")
-        )
+        label = label or ("labels" if "labels" in fields and "label" not in fields else "label")
+        image, key = (_text(fields, name, where) for name in ("image", label))
+        others = ("split", "domain", "description", "parent", *([group] if group else []))
+        word, domain, description, parent, *series = (_text(fields, name, where, "") for name in others)
         if word and word.lower() not in SPLIT_WORDS:
             raise InputError(f"{where}: split {word.lower()!r} is unknown: write train, val or test")
-        series = _text(fields, group, where, "").strip() if group else ""
         split = SPLIT_WORDS.get(word.lower(), "")
         above = (" ".join(parent.split()),) if parent else ()
-        yield Listed(inside(image, where, absolute=True), key, split, domain, series, told, above)
+        image = inside(image, where, absolute=True)
+        yield Listed(image, key, split, domain, "".join(series), description, above)
 
 
 def _rows(path: Path, also: str = "") -> Iterator[tuple[str, Fields]]:
@@ -296,16 +290,14 @@ def _rows(path: Path, also: str = "") -> Iterator[tuple[str, Fields]]:
 def _text(fields: Fields, field: str, where: str, default: str | None = None) -> str:
     """A cell of JSON may be anything: a whole number is a label, a list several of them."""
     cell = fields.get(field)
-    if cell is None:
-        cell = default
+    cell = default if cell is None else cell
     if field == "label" and type(cell) is int:
         return str(cell)
     if field == "labels" and isinstance(cell, list):
-        for label in cell:
-            if not isinstance(label, str) or SEPARATOR in label:
-                shown = json.dumps(label)[:40]
-                raise InputError(f"{where}: field 'labels' holds {shown}: give texts without {SEPARATOR!r}")
-        return SEPARATOR.join(cell)
+        if odd := [label for label in cell if not isinstance(label, str) or SEPARATOR in label]:
+            shown = json.dumps(odd[0])[:40]
+            raise InputError(f"{where}: field 'labels' holds {shown}: give texts without {SEPARATOR!r}")
+        cell = SEPARATOR.join(cell)
     if not isinstance(cell, str):
         raise InputError(f"{where}: field {field!r} is {json.dumps(cell)[:40]}: give it as text")
-    return cell
+    return cell.strip()
