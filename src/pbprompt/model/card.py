@@ -12,6 +12,7 @@ from pbprompt.evidence.unlabelled import Absorbed
 from pbprompt.learners.method import Method, MethodConfig
 from pbprompt.markdown import escaped, table
 from pbprompt.model.calibration import CERTAINTY, Calibration, chosen
+from pbprompt.model.metrics.classification import ClassFigures
 from pbprompt.vision.images.items import Dataset
 from pbprompt.vision.towers.loading.hub import EMBEDDED
 
@@ -230,14 +231,22 @@ def _table(info: ModelInfo, head: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 def trade_cells(row: Mapping[str, Any]) -> list[str]:
     """A row of `Promise.kept`, for tables."""
-    right = "–" if row["right"] is None else f"{row['right']:.1%}"
-    return [f"{row['promised']:.0%}", f"{row['threshold']:.3f}", f"{row['answered']:.1%}", right]
+    answered, right = percent(row["answered"]), percent(row["right"])
+    return [f"{row['promised']:.0%}", f"{row['threshold']:.3f}", answered, right]
 
 
 def group_cells(row: Mapping[str, Any]) -> list[str]:
     """What came of `--back-off`, for tables."""
-    right = "–" if row["right"] is None else f"{row['right']:.1%}"
-    return [f"{row['promised']:.0%}", f"{row['by_class']:.1%}", f"{row['by_group']:.1%}", right]
+    return [f"{row['promised']:.0%}", *(percent(row[name]) for name in ("by_class", "by_group", "right"))]
+
+
+def class_cells(one: ClassFigures) -> list[str]:
+    """Images, recall, precision and F1 of a class."""
+    return [f"{one.images:,}", *map(percent, (one.recall, one.precision, one.f1))]
+
+
+def percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.1%}"
 
 
 def _thresholds(calibration: Calibration | None) -> str:

@@ -1,5 +1,6 @@
 """The page about one model: whole in itself, no name taken as markup, and true to the answers."""
 
+import csv
 import re
 
 import numpy as np
@@ -7,7 +8,13 @@ import pytest
 from PIL import Image
 
 from pbprompt.apps.pages import model_page, plots
-from pbprompt.apps.pages.model_page import MOST_CLASSES, MOST_IN_MATRIX, findings, write_model_page
+from pbprompt.apps.pages.model_page import (
+    MOST_CLASSES,
+    MOST_IN_MATRIX,
+    findings,
+    write_figures,
+    write_model_page,
+)
 from pbprompt.model.metrics.evaluation import Evaluation
 
 HOSTILE = "<script>alert('x')</script> & \"q\""
@@ -102,3 +109,27 @@ def test_findings_name_the_weakest_and_say_which_way_confidence_leans():
     assert "underconfident by 7.5 points" in said[3] and "2 of 2" in said[4]
     sure = answers(["cat", "dog"], wrong=[(0, 1), (1, 0)], each=2)
     assert any("overconfident by 30.0 points" in sentence for sentence in findings(sure))
+
+
+def two_each(classes):
+    """Two images of each class; the first of the first class is taken for the last class."""
+    labels = np.repeat(np.arange(len(classes)), 2)
+    rows = np.full((len(labels), len(classes)), 0.1 / (len(classes) - 1))
+    rows[np.arange(len(labels)), labels] = 0.9
+    rows[0] = rows[-1]
+    return Evaluation.of(rows, labels, classes, [f"{n}.png" for n in range(len(labels))])
+
+
+def test_the_files_hold_tables_and_figures(tmp_path):
+    names = write_figures(two_each(["cat, striped", "dog"]), tmp_path / "made")
+    assert sorted(names) == sorted(path.name for path in (tmp_path / "made").iterdir())
+    rows = list(csv.reader((tmp_path / "made" / "confusion.csv").open()))
+    assert rows[1:] == [["cat, striped", "1", "1"], ["dog", "0", "2"]]
+    first = next(csv.DictReader((tmp_path / "made" / "classes.csv").open()))
+    assert (first["class"], first["recall"], first["precision"]) == ("cat, striped", "0.5", "1.0")
+    assert {"confusion.svg", "confusion.png", "reliability.svg", "risk-coverage.svg"} < set(names)
+
+
+def test_without_matplotlib_the_tables_are_written_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(plots, "available", lambda: False)
+    assert write_figures(two_each(["cat", "dog"]), tmp_path) == ["confusion.csv", "classes.csv"]

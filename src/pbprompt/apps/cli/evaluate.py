@@ -83,8 +83,7 @@ def evaluate(
     from pbprompt.apps.cli.judged_images import OTHERS_TRAIN, called_as, judged_images
     from pbprompt.apps.explain.cases import of_mistakes
     from pbprompt.apps.pages import plots
-    from pbprompt.apps.pages.model_figures import write_figures
-    from pbprompt.apps.pages.model_page import write_model_page
+    from pbprompt.apps.pages.model_page import write_figures, write_model_page
     from pbprompt.model.decisions import TRAINED
     from pbprompt.model.evaluate import LEFT_OUT, evaluate
     from pbprompt.model.learn import bank_on

@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from pbprompt.apps.cli.output import print_table, screen, tell
-from pbprompt.apps.pages.model_figures import class_cells
 from pbprompt.files import as_text
 from pbprompt.model.calibration import chosen
-from pbprompt.model.card import GROUP_HEADS, TRADE_HEADS, group_cells, judged_on, trade_cells
+from pbprompt.model.card import GROUP_HEADS, TRADE_HEADS, class_cells, group_cells, judged_on, trade_cells
 from pbprompt.model.evaluate import LEFT_OUT, evaluate
 from pbprompt.model.learn import Bank, bank_on
 from pbprompt.model.metrics.classification import worst_first

@@ -19,6 +19,7 @@ from pbprompt.apps.pages import plots
 from pbprompt.apps.pages.plots import Drawing
 from pbprompt.errors import InputError
 from pbprompt.files import as_text
+from pbprompt.model.card import percent
 from pbprompt.vision.images.images import encoded_image, small_jpeg
 from pbprompt.vision.towers.loading.hub import EMBEDDED
 
@@ -44,7 +45,7 @@ def environment() -> Environment:
         extensions=["jinja2.ext.do"],
     )
     here.globals |= {"picture": picture, "inline": inline, "version": __version__}
-    here.filters |= {"svg": svg, "as_text": as_text}
+    here.filters |= {"svg": svg, "as_text": as_text, "percent": percent}
     return here
 
 

@@ -7,7 +7,7 @@ made without pyplot and without the user's matplotlib settings: the same numbers
 import io
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from importlib.util import find_spec
@@ -110,7 +110,7 @@ def curves(
     axes.set(xlabel=axis, ylabel=f"{measured} (%)" if share else measured)
     if share:
         _percent(axes.yaxis)
-    _legend(figure, axes)
+    _legend_of_lines(figure, axes)
     return figure
 
 
@@ -129,20 +129,17 @@ def bars(groups: Mapping[str, Mapping[str, Bar]], title: str = "", measured: str
     for number, label in enumerate(labels):
         own = {place: group[label] for place, group in enumerate(groups.values()) if label in group}
         at = np.array([place + (number - (len(labels) - 1) / 2) * width for place in own])
-        look = {
-            "color": COLOURS[number % len(COLOURS)],
-            "hatch": HATCHES[number // len(COLOURS) % len(HATCHES)],
-        }
         axes.bar(
             at,
             [bar.mean for bar in own.values()],
             0.92 * width,
             yerr=[bar.std or 0.0 for bar in own.values()],
             label=label,
+            color=COLOURS[number % len(COLOURS)],
+            hatch=HATCHES[number // len(COLOURS) % len(HATCHES)],
             edgecolor="white",
             linewidth=0.3,
             error_kw={"elinewidth": 0.9, "ecolor": INK},
-            **look,
         )
         printed = [(x, bar.published) for x, bar in zip(at, own.values(), strict=True) if bar.published]
         if printed:
@@ -152,9 +149,7 @@ def bars(groups: Mapping[str, Mapping[str, Bar]], title: str = "", measured: str
     axes.grid(visible=False, axis="x")
     axes.set(ylabel=f"{measured} (%)")
     _percent(axes.yaxis)
-    handles, names = axes.get_legend_handles_labels()
-    names = ["\n".join(wrap(name, 24)) for name in names]
-    figure.legend(handles, names, loc="outside right upper", fontsize=9)
+    _legend(figure, *axes.get_legend_handles_labels())
     return figure
 
 
@@ -197,7 +192,7 @@ def risk_coverage_curves(curves: Mapping[str, tuple[ArrayLike, ArrayLike]], titl
     axes.set_ylim(bottom=0)
     _percent(axes.xaxis)
     _percent(axes.yaxis)
-    _legend(figure, axes)
+    _legend_of_lines(figure, axes)
     return figure
 
 
@@ -237,19 +232,17 @@ def _look(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": dashes}
 
 
-def _legend(figure: "Figure", axes: "Axes") -> None:
-    """Beside the axes, where it covers no line; ordered as the lines end, from the top."""
-    lines = sorted(axes.get_lines(), key=lambda line: -_last(line.get_ydata()))
+def _legend_of_lines(figure: "Figure", axes: "Axes") -> None:
+    """Ordered as the lines end, from the top."""
+    lines = sorted(axes.get_lines(), key=lambda line: -np.append(-np.inf, line.get_ydata())[-1])
+    _legend(figure, lines, (str(line.get_label()) for line in lines))
+
+
+def _legend(figure: "Figure", handles: Sequence[Any], names: Iterable[str]) -> None:
+    """Beside the axes, where it covers nothing."""
     figure.legend(
-        lines,
-        ["\n".join(wrap(str(line.get_label()), 24)) for line in lines],
-        loc="outside right upper",
-        fontsize=9,
+        handles, ["\n".join(wrap(name, 24)) for name in names], loc="outside right upper", fontsize=9
     )
-
-
-def _last(values: Any) -> float:
-    return float(values[-1]) if len(values) else -math.inf
 
 
 def _percent(axis: Any) -> None:
