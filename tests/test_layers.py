@@ -96,7 +96,7 @@ def test_research_is_opened_by_its_own_verbs_alone():
 
 # below `model`, who reads and writes files: images, features, weights; and what training resumes from
 READS = ("vision/images/", "vision/features/", "vision/towers/loading/", "prompts/loop/")
-ASSETS = {"vision/towers/tokenizer.py", "vision/towers/families.py"}  # that come with the package
+ASSETS = {"vision/towers/tokenizer.py", "vision/towers/lite.py"}  # that come with the package
 FILES = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir", "unlink", "iterdir", "glob"}
 FILES |= {"safe_open", "load_file", "save_file", "write_files", "write_stream", "read_json", "append_records"}
 

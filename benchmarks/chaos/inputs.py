@@ -32,7 +32,7 @@ from pbprompt.vision.images.series import moment_of
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.images.stream import Stream
 from pbprompt.vision.images.workers import Workers
-from pbprompt.vision.towers.loading.formats import read_tensors
+from pbprompt.vision.towers.loading.files import read_tensors
 
 MEMORY, SECONDS = 4 * 2**30, 60.0
 RECIPE = """title: Own

@@ -43,7 +43,7 @@ from pbprompt.registry import find_method
 from pbprompt.vision.images.crops import framing_of
 from pbprompt.vision.images.names import other_names, with_names
 from pbprompt.vision.towers.backbone import Backbone
-from pbprompt.vision.towers.loading.formats import check_finite
+from pbprompt.vision.towers.loading.files import check_finite
 from pbprompt.vision.towers.loading.hub import EMBEDDED
 from pbprompt.vision.towers.loading.load import load_backbone
 from pbprompt.vision.towers.rounding import PRECISIONS

@@ -41,7 +41,7 @@ def test_doctor_passes_on_a_whole_installation():
 
 
 def test_doctor_fails_on_a_damaged_model(monkeypatch, tmp_path):
-    monkeypatch.setattr("pbprompt.vision.towers.loading.embedded.ASSETS", tmp_path)
+    monkeypatch.setattr("pbprompt.vision.towers.lite.ASSETS", tmp_path)
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1
     assert "broken" in result.output

@@ -4,8 +4,7 @@ import huggingface_hub
 import pytest
 from siglip_folder import siglip_model, write_siglip
 
-from pbprompt.vision.towers.families import families
-from pbprompt.vision.towers.loading.hub import in_cache
+from pbprompt.vision.towers.loading.hub import families, in_cache
 
 
 def test_lists_every_family_and_what_is_here(run, monkeypatch):
@@ -23,7 +22,7 @@ def test_lists_every_family_and_what_is_here(run, monkeypatch):
 
 
 def test_an_absent_extra_is_named(run, monkeypatch):
-    monkeypatch.setattr("pbprompt.vision.towers.families.find_spec", lambda module: None)
+    monkeypatch.setattr("pbprompt.vision.towers.loading.hub.find_spec", lambda module: None)
     code, out, _ = run("backbones")
     assert code == 0 and "SigLIP needs an extra: pip install" in out and "[siglip]" in out
     _, said, _ = run("doctor")

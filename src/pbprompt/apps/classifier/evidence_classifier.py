@@ -27,7 +27,7 @@ from pbprompt.files import write_bytes
 from pbprompt.model.metrics.conformal import by_difficulty
 from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.backbone import Encoded
-from pbprompt.vision.towers.loading.formats import check_finite
+from pbprompt.vision.towers.loading.files import check_finite
 
 FORMAT = "pbprompt-embeddings-1"
 

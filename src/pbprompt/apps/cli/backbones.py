@@ -13,8 +13,7 @@ def list_families(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     from pbprompt.errors import install_command
-    from pbprompt.vision.towers.families import families
-    from pbprompt.vision.towers.loading.hub import in_cache
+    from pbprompt.vision.towers.loading.hub import families, in_cache
 
     for family in families():
         about = (

@@ -64,7 +64,7 @@ def _torch() -> list[Row]:
 
 def _embedded_models() -> list[Row]:
     try:
-        from pbprompt.vision.towers.loading.embedded import read_embedded
+        from pbprompt.vision.towers.lite import read_embedded
         from pbprompt.vision.towers.loading.hub import EMBEDDED
 
         for name in EMBEDDED:
@@ -77,7 +77,7 @@ def _embedded_models() -> list[Row]:
 def _families() -> list[Row]:
     """Which families of models can be loaded; the extra that one lacks has a row of its own."""
     try:
-        from pbprompt.vision.towers.families import families
+        from pbprompt.vision.towers.loading.hub import families
     except Exception:  # torch cannot be imported, which has a row of its own
         return []
     return [

@@ -20,7 +20,7 @@ from pbprompt.errors import InputError
 from pbprompt.files import write_bytes, write_text
 from pbprompt.learners.fit_options import OnLog
 from pbprompt.learners.trained import Trained
-from pbprompt.vision.towers.loading.formats import check_finite
+from pbprompt.vision.towers.loading.files import check_finite
 
 CHECKPOINT = "checkpoint.safetensors"
 LOG = "log.jsonl"

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pbprompt.errors import InputError
 from pbprompt.files import write_bytes
-from pbprompt.vision.towers.loading.formats import check_finite
+from pbprompt.vision.towers.loading.files import check_finite
 
 VERSION = 1  # of what is in a file
 SAVE_EVERY = 10.0  # seconds between two of them

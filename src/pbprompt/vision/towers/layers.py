@@ -38,6 +38,10 @@ class PatchConfig:
         side = self.image_size // self.patch_size
         return side, side
 
+    def build(self, embed_dim: int, activation: str) -> nn.Module:
+        """The family's tower."""
+        raise NotImplementedError
+
 
 class Attention(nn.Module):
     """Weights of multi-head self-attention; one matrix gives queries, keys and values."""

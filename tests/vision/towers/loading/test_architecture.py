@@ -5,7 +5,7 @@ import torch
 
 from pbprompt.vision.towers.backbone import BackboneConfig
 from pbprompt.vision.towers.loading.architecture import check_tensors, expected_shapes, find_architecture
-from pbprompt.vision.towers.loading.checkpoint_config import CheckpointConfig
+from pbprompt.vision.towers.loading.config import CheckpointConfig
 from pbprompt.vision.towers.loading.hub import OPENAI_MODELS
 from pbprompt.vision.towers.resnet import ResNetConfig
 from pbprompt.vision.towers.text import TextConfig

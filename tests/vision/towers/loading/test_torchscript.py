@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from pbprompt.errors import InputError
+from pbprompt.vision.towers.loading.files import read_tensors
 from pbprompt.vision.towers.loading.load import load_backbone
-from pbprompt.vision.towers.loading.torchscript import read_torchscript
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 
@@ -37,7 +37,7 @@ def write(path: Path, activation: nn.Module) -> Path:
 )
 def test_read_as_torch_reads_them(tmp_path: Path, activation: nn.Module, told: str | None) -> None:
     path = write(tmp_path / "a.pt", activation)
-    ours, found = read_torchscript(path)
+    ours, found = read_tensors(path)
     theirs = torch.jit.load(path).state_dict()
     assert found == told and ours.keys() == theirs.keys() and len(theirs) == 9
     for key, value in theirs.items():

@@ -1,18 +1,21 @@
 """Finding a model's architecture from the shapes of its tensors, and checking that every tensor fits it."""
 
+import math
 import re
-from typing import cast
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from pbprompt.errors import InputError
 from pbprompt.vision.towers.backbone import Activation, Backbone, BackboneConfig, VisionConfig
-from pbprompt.vision.towers.loading.checkpoint_config import CheckpointConfig, Family
-from pbprompt.vision.towers.loading.tensors import HEAD_WIDTH, count, grid_side, heads_of, shape
+from pbprompt.vision.towers.layers import PatchConfig
+from pbprompt.vision.towers.loading.config import CheckpointConfig, Family
+from pbprompt.vision.towers.loading.timm_tower import open_clip_trunk
 from pbprompt.vision.towers.resnet import BATCH_NORM, ResNetConfig
 from pbprompt.vision.towers.text import TextConfig
-from pbprompt.vision.towers.timm_tower import looked_at, make_trunk
 from pbprompt.vision.towers.vit import EvaConfig, PerceptionConfig, SiglipVisionConfig, VitConfig
 
 MARKS: dict[str, Family] = {  # a tensor that no other family has
@@ -20,6 +23,13 @@ MARKS: dict[str, Family] = {  # a tensor that no other family has
     "visual.blocks.0.mlp.gate.weight": "eva",
     "visual.attn_pool.probe": "perception",
 }
+SIZES: dict[Family, type[PatchConfig]] = {
+    "clip": VitConfig,
+    "siglip": SiglipVisionConfig,
+    "eva": EvaConfig,
+    "perception": PerceptionConfig,
+}
+HEAD_WIDTH = 64  # of every tower that OpenAI trained
 CLIP_VOCABULARY = 49408
 WIDEST_KNOWN_VIT = 1024  # wider ones, by others, have other head widths
 PE_HEAD_WIDTHS = {1536: 96}  # of the largest; the others' are CLIP's
@@ -41,13 +51,16 @@ def find_architecture(
         embed_dim = shape(source, state, "visual.conv1.weight", 4)[0]
     else:
         embed_dim = shape(source, state, "text_projection", 2)[1]
-    vision, text = (
-        _vision(source, state, declared, family),
-        _text(source, state, declared, family == "siglip"),
-    )
-    config = BackboneConfig(
-        name, embed_dim, vision, text, cast(Activation, declared.activation), declared.images
-    )
+    text = _text(source, state, declared, family == "siglip")
+    vision: VisionConfig
+    if family == "trunk":
+        vision, embed_dim = open_clip_trunk(source, declared.trunk or {}, embed_dim)
+    elif "visual.layer1.0.conv1.weight" in state:
+        vision = _resnet(source, state, declared)
+    else:
+        vision = _transformer(source, state, declared, family)
+    activation = cast(Activation, declared.activation)
+    config = BackboneConfig(name, embed_dim, vision, text, activation, declared.images)
     for place, expected in declared.sizes.items():
         tower, _, size = place.rpartition(".")
         found = getattr(getattr(config, tower) if tower else config, size, None)
@@ -98,18 +111,17 @@ def _text(source: str, state: dict[str, Tensor], declared: CheckpointConfig, sig
     )
 
 
-def _vision(
+def _resnet(source: str, state: dict[str, Tensor], declared: CheckpointConfig) -> ResNetConfig:
+    width = shape(source, state, "visual.layer1.0.conv1.weight", 4)[0]
+    first, second, third, fourth = (count(state, f"visual.layer{n}") for n in (1, 2, 3, 4))
+    size = _image_size(source, state, "visual.attnpool.positional_embedding", 32, declared)
+    heads = heads_of(source, "vision", width * 32, {})
+    return ResNetConfig(size, (first, second, third, fourth), width, heads)
+
+
+def _transformer(
     source: str, state: dict[str, Tensor], declared: CheckpointConfig, family: Family
-) -> VisionConfig:
-    if family == "trunk":
-        assert declared.trunk is not None
-        return looked_at(source, declared.trunk, make_trunk(declared.trunk, source))[0]
-    if "visual.layer1.0.conv1.weight" in state:
-        width = shape(source, state, "visual.layer1.0.conv1.weight", 4)[0]
-        first, second, third, fourth = (count(state, f"visual.layer{n}") for n in (1, 2, 3, 4))
-        size = _image_size(source, state, "visual.attnpool.positional_embedding", 32, declared)
-        heads = heads_of(source, "vision", width * 32, {})
-        return ResNetConfig(size, (first, second, third, fourth), width, heads)
+) -> PatchConfig:
     width, _, _, patch = shape(source, state, "visual.conv1.weight", 4)
     if family == "clip" and width > WIDEST_KNOWN_VIT and "vision.heads" not in declared.sizes:
         raise InputError(
@@ -119,23 +131,18 @@ def _vision(
     class_token = "visual.class_embedding" in state if family == "perception" else family != "siglip"
     blocks = "visual.blocks" if family == "eva" else "visual.transformer.resblocks"
     per_head = PE_HEAD_WIDTHS.get(width, HEAD_WIDTH) if family == "perception" else HEAD_WIDTH
-    sizes = (
+    config = SIZES[family](
         _image_size(source, state, "visual.positional_embedding", patch, declared, int(class_token)),
         patch,
         width,
         count(state, blocks),
         heads_of(source, "vision", width, declared.sizes, per_head),
+        _hidden(state, blocks, width),
     )
-    match family:
-        case "eva":
-            return EvaConfig(*sizes, shape(source, state, f"{blocks}.0.mlp.gate.weight", 2)[0])
-        case "siglip":
-            return SiglipVisionConfig(*sizes, shape(source, state, "visual.pool.mlp.c_fc.weight", 2)[0])
-        case "perception":
-            hidden = shape(source, state, f"{blocks}.0.mlp.c_fc.weight", 2)[0]
-            pool_hidden = shape(source, state, "visual.attn_pool.mlp.c_fc.weight", 2)[0]
-            return PerceptionConfig(*sizes, hidden, pool_hidden, class_token)
-    return VitConfig(*sizes, _hidden(state, blocks, width))
+    if isinstance(config, PerceptionConfig):
+        pool_hidden = shape(source, state, "visual.attn_pool.mlp.c_fc.weight", 2)[0]
+        return replace(config, pool_hidden=pool_hidden, class_token=class_token)
+    return config
 
 
 def _image_size(
@@ -151,7 +158,7 @@ def _image_size(
 
 def _hidden(state: dict[str, Tensor], blocks: str, width: int) -> int | None:
     """The width inside a tower's MLPs, where it is not 4·width."""
-    fc = state.get(f"{blocks}.0.mlp.c_fc.weight")
+    fc = state.get(f"{blocks}.0.mlp.c_fc.weight", state.get(f"{blocks}.0.mlp.gate.weight"))
     return None if fc is None or len(fc) == 4 * width else len(fc)
 
 
@@ -177,3 +184,47 @@ def expected_shapes(config: BackboneConfig) -> dict[str, torch.Size]:
 def _some(keys: list[str]) -> str:
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
     return ("the tensor " if len(keys) == 1 else "the tensors ") + ", ".join(keys[:3]) + more
+
+
+def count(state: dict[str, Tensor], blocks: str) -> int:
+    """One more than the largest index, so that a hole in the numbering shows as a missing tensor."""
+    found = (re.match(rf"{re.escape(blocks)}\.(\d+)\.", key) for key in state)
+    return max((int(match[1]) + 1 for match in found if match), default=0)
+
+
+def shape(source: str, state: dict[str, Tensor], key: str, ndim: int) -> tuple[int, ...]:
+    """A tensor's shape, where it is there, of `ndim` dimensions, and not empty."""
+    if key not in state:
+        raise InputError(f"{source}: lacks the tensor {key}; give a whole model, image and text tower")
+    if state[key].ndim != ndim or 0 in state[key].shape:
+        raise InputError(
+            f"{source}: the tensor {key} is {list(state[key].shape)}; {ndim} dimensions are expected"
+        )
+    return tuple(state[key].shape)
+
+
+def grid_side(source: str, state: dict[str, Tensor], key: str, more: int = 1) -> int:
+    """From the positions: a square grid of patches, and `more` for the whole image."""
+    positions = shape(source, state, key, 2)[0]
+    side = math.isqrt(max(positions - more, 0))
+    if side == 0 or side * side + more != positions:
+        raise InputError(
+            f"{source}: the tensor {key} has {positions} positions; a square number and {more} is expected"
+        )
+    return side
+
+
+def heads_of(
+    source: str, tower: str, width: int, declared: Mapping[str, Any], head_width: int = HEAD_WIDTH
+) -> int:
+    """How many heads a tower has, "vision" or "text": as the config says, else those of `head_width`."""
+    heads = declared.get(f"{tower}.heads")
+    if heads is None:
+        if width % head_width:
+            raise InputError(
+                f"{source}: the {tower} tower is {width} wide, not a multiple of CLIP's {head_width}"
+            )
+        return width // head_width
+    if not isinstance(heads, int) or heads < 1 or width % heads:
+        raise InputError(f"{source}: the config says {heads!r} heads, but the {tower} tower is {width} wide")
+    return heads

@@ -1,13 +1,16 @@
 """Bringing every checkpoint to one layout: OpenAI's key names and orientation."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from pbprompt.errors import InputError
-from pbprompt.vision.towers.loading.tensors import Names, rename, take
+
+Names = tuple[tuple[str, str], ...]  # patterns, and what takes their place in a tensor's name
 
 # Constants that some writers store beside the weights, and what is computed.
 NOT_WEIGHTS = re.compile(
@@ -99,6 +102,30 @@ def to_openai(path: Path, state: dict[str, Tensor]) -> dict[str, Tensor]:
     if any(probe in state for probe in PE_PROBES) and any(norm in state for norm in PE_NORMS):
         return _from_perception(state)
     return _with_long_positions(path, state) if LONG_POSITIONS in state else state
+
+
+def rename(key: str, names: Names) -> str:
+    for pattern, name in names:
+        key = re.sub(pattern, name, key)
+    return key
+
+
+def take(path: Path, state: dict[str, Tensor], key: str) -> Tensor:
+    """A tensor that is to become a part of another one."""
+    if key not in state:
+        raise InputError(f"{path}: lacks the tensor {key}; fetch the whole checkpoint again")
+    return state.pop(key)
+
+
+@contextmanager
+def fitting_together(path: Path) -> Iterator[None]:
+    """While tensors are joined and turned: shapes of which that cannot be done are the file's."""
+    try:
+        yield
+    except (RuntimeError, IndexError):
+        raise InputError(
+            f"{path}: its tensors do not fit together: the file is damaged; fetch it again"
+        ) from None
 
 
 def join_attention(path: Path, state: dict[str, Tensor], without_bias: str = "") -> None:

@@ -11,25 +11,11 @@ from torch import Tensor
 
 from pbprompt.errors import InputError
 from pbprompt.vision.towers.backbone import BackboneConfig, Images
-from pbprompt.vision.towers.loading.checkpoint_files import (
-    HF_CONFIG,
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    read_image_processor,
-    read_json,
-    read_preprocessor,
-)
-from pbprompt.vision.towers.loading.conversion import join_attention
-from pbprompt.vision.towers.loading.formats import read_tensors
-from pbprompt.vision.towers.loading.tensors import (
-    Names,
-    count,
-    fitting_together,
-    grid_side,
-    rename,
-    shape,
-    take,
-)
+from pbprompt.vision.towers.loading.architecture import count, grid_side, shape
+from pbprompt.vision.towers.loading.config import IMAGE_SIZE, read_image_processor, read_preprocessor
+from pbprompt.vision.towers.loading.conversion import Names, fitting_together, join_attention, rename, take
+from pbprompt.vision.towers.loading.files import HF_CONFIG, read_json, read_tensors
+from pbprompt.vision.towers.loading.timm_tower import IMAGENET_MEAN, IMAGENET_STD
 from pbprompt.vision.towers.vit import DinoConfig
 
 CROPPED = Images(IMAGENET_MEAN, IMAGENET_STD, "crop", "bicubic", 256)
@@ -77,7 +63,7 @@ def _preprocessing(folder: Path, published: Images) -> tuple[int, Images]:
     """The side of images and how they are prepared, as published where no file says."""
     path, declared = read_image_processor(folder)
     if declared is None:
-        return 224, published
+        return IMAGE_SIZE, published
     crops = declared.get("do_center_crop", declared.get("crop_size") is not None)
     key = "crop_size" if crops else "size"
     side = declared.get(key)

@@ -1,14 +1,20 @@
-"""Where weights come from: known names, folders, and the Hugging Face hub with its cache."""
+"""Where weights come from: known names and families, folders, and the Hugging Face hub with its cache."""
 
 import re
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+import yaml
+
 from pbprompt.errors import InputError, first_line, nearest, suggest
-from pbprompt.vision.towers.loading.checkpoint_files import (
+from pbprompt.vision.towers import ASSETS
+from pbprompt.vision.towers.loading.files import (
     HF_CONFIG,
     HF_PREPROCESSOR,
     HF_PROCESSOR,
@@ -41,7 +47,33 @@ LAYOUTS = (
     (HF_CONFIG, ("model.safetensors", "pytorch_model.bin")),
 )
 
+OWN_IDS = {"lite": EMBEDDED, "OpenAI CLIP": tuple(OPENAI_MODELS)}
+MODULES = {"siglip": "tokenizers", "timm": "timm"}  # extra -> what it brings
 Fetch = Callable[[str], Path | None]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A row of `assets/families.yaml`, which says what the fields hold."""
+
+    name: str
+    licence: str
+    pixels: str
+    parameters: str
+    ids: tuple[str, ...]
+    extra: str | None = None
+
+    @property
+    def missing(self) -> str | None:
+        """The extra that is not installed here, if one is needed."""
+        return self.extra if self.extra and find_spec(MODULES[self.extra]) is None else None
+
+
+@cache
+def families() -> tuple[Family, ...]:
+    """All of them, in the order they are listed in."""
+    rows = yaml.safe_load((ASSETS / "families.yaml").read_text(encoding="utf-8"))
+    return tuple(Family(**{**row, "ids": OWN_IDS.get(row["name"]) or tuple(row["ids"])}) for row in rows)
 
 
 def find_weights(name: str) -> Path:

@@ -1,6 +1,8 @@
 """Loading a backbone from any of the usual files."""
 
+import hashlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -11,17 +13,14 @@ from torch import Tensor, nn
 from pbprompt import distributed
 from pbprompt.errors import InputError
 from pbprompt.vision.towers.backbone import Activation, Backbone, BackboneConfig
+from pbprompt.vision.towers.lite import read_embedded
 from pbprompt.vision.towers.loading.architecture import check_tensors, family_of, find_architecture
-from pbprompt.vision.towers.loading.checkpoint_config import CheckpointConfig, read_declared
-from pbprompt.vision.towers.loading.checkpoint_files import HF_CONFIG, INDEX, read_json
-from pbprompt.vision.towers.loading.conversion import is_hugging_face, to_openai
+from pbprompt.vision.towers.loading.config import CheckpointConfig, read_declared, read_tokenizer
+from pbprompt.vision.towers.loading.conversion import fitting_together, is_hugging_face, to_openai
 from pbprompt.vision.towers.loading.dino import PUBLISHED, read_dino
-from pbprompt.vision.towers.loading.embedded import read_embedded
-from pbprompt.vision.towers.loading.formats import check_finite, read_tensors
+from pbprompt.vision.towers.loading.files import HF_CONFIG, INDEX, check_finite, read_json, read_tensors
 from pbprompt.vision.towers.loading.hub import EMBEDDED, OPENAI_MODELS, find_weights
-from pbprompt.vision.towers.loading.tensors import fingerprint, fitting_together
-from pbprompt.vision.towers.loading.timm_files import read_timm
-from pbprompt.vision.towers.loading.vocabulary import read_tokenizer
+from pbprompt.vision.towers.loading.timm_tower import TimmConfig, read_timm
 from pbprompt.vision.towers.resnet import ResNetConfig, fold_batch_norms
 from pbprompt.vision.towers.several import Several
 
@@ -186,3 +185,31 @@ def image_only_reader(path: Path) -> Reader | None:
             f"({', '.join(PUBLISHED)}) and timm's models (timm/NAME) are supported"
         )
     return None
+
+
+def fingerprint(config: BackboneConfig, state: dict[str, Tensor]) -> str:
+    """SHA-256 over what decides the features: the weights in OpenAI's layout, as float32, and the settings
+    that the weights do not show (activation, heads, input size and normalisation, how an image is fitted)."""
+    heads, text_heads = (getattr(tower, "heads", None) for tower in (config.vision, config.text))
+    mean, std, fit, interpolation, resize = config.images
+    size, activation = config.vision.image_size, config.activation
+    settings: tuple[object, ...] = (activation, heads, text_heads, size, mean, std)
+    if (fit, interpolation) != ("crop", "bicubic"):  # CLIP's, older than these settings
+        settings += (fit, interpolation)
+    if config.text is None or isinstance(config.vision, TimmConfig):
+        settings += (config.vision, resize, interpolation)
+    elif resize is not None:
+        settings += ("short side", resize)
+    if config.text is not None and not (config.text.causal or config.text.reads_last):
+        settings += ("not causal",)
+    whole = hashlib.sha256(repr(settings).encode())
+    keys = sorted(state)
+    with ThreadPoolExecutor() as pool:  # hashing lets go of the interpreter, and large towers take seconds
+        for key, digest in zip(keys, pool.map(_digest, (state[key] for key in keys)), strict=True):
+            whole.update(f"{key} {tuple(state[key].shape)} ".encode() + digest)
+    return whole.hexdigest()
+
+
+def _digest(tensor: Tensor) -> bytes:
+    values = tensor.detach().to("cpu", torch.float32).contiguous()
+    return hashlib.sha256(values.reshape(-1).numpy().data.cast("B")).digest()

@@ -11,6 +11,7 @@ lies between them), the image's vector is its only patch.
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args
 
@@ -19,13 +20,26 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.errors import InputError, first_line, install_command
+from pbprompt.vision.images.crops import Interpolation
+from pbprompt.vision.images.transforms import Triple
+from pbprompt.vision.towers.backbone import BackboneConfig, Images
+from pbprompt.vision.towers.layers import Seen
+from pbprompt.vision.towers.loading.config import one_of, triple
+from pbprompt.vision.towers.loading.files import HF_CONFIG, read_json, read_tensors
 
 Positions = Literal["tokens", "map", "map, channels last", "none"]
+POOLS = ("avg", "token")  # of open_clip's towers
+CROP = 0.875  # the share of an image that timm crops where its config does not say
+IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
+IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
 class TimmConfig:
-    """What timm is asked for. `outputs`: width of the head, 0 for none; `side`: of the grid of positions."""
+    """What timm is to build. `outputs`: width of the head, 0 for none; `side`: of the grid of positions.
+
+    What is printed of it is part of a fingerprint.
+    """
 
     architecture: str
     image_size: int
@@ -51,7 +65,7 @@ class TimmTower(nn.Module):
         self.config = config
         self.trunk: Any = trunk if trunk is not None else make_trunk(config)
 
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> Seen:
         features = self.trunk.forward_features(x)
         image = self.trunk.forward_head(features)
         if self.config.positions == "none":
@@ -93,7 +107,7 @@ def import_timm(source: str) -> ModuleType:
 
 
 @torch.no_grad()
-def looked_at(source: str, config: TimmConfig, trunk: Any) -> tuple[TimmConfig, int]:
+def with_positions(source: str, config: TimmConfig, trunk: Any) -> tuple[TimmConfig, int]:
     """The config with where the trunk has positions, and the width of its vector: by a look at no image."""
     size = config.image_size
     try:
@@ -119,6 +133,80 @@ def looked_at(source: str, config: TimmConfig, trunk: Any) -> tuple[TimmConfig, 
         if side * side == rows.shape[1] and rows.shape[2] == entry:
             return replace(config, positions=positions, side=side), width
     return config, width
+
+
+def read_timm(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor], nn.Module]:
+    """The config, the tower's tensors under `visual.`, and the tower that has them."""
+    config_path = path.parent / HF_CONFIG
+    declared = read_json(config_path)
+    about = declared.get("pretrained_cfg") or {}
+    size, images = _images(config_path, about)
+    arguments = tuple(sorted((declared.get("model_args") or {}).items()))
+    vision = TimmConfig(declared["architecture"], size, arguments=arguments)
+    trunk = make_trunk(vision, str(config_path))
+    named = about.get("classifier") or ()
+    heads = tuple(f"{head}." for head in ([named] if isinstance(named, str) else named))
+    state = {key: value for key, value in read_tensors(path)[0].items() if not key.startswith(heads)}
+    _fill(path, vision, trunk, state)
+    vision, width = with_positions(str(config_path), vision, trunk)
+    config = BackboneConfig(name, width, vision, None, "own", images)
+    tower = TimmTower(vision, trunk)
+    return config, {f"visual.{key}": value for key, value in tower.state_dict().items()}, tower
+
+
+def _images(path: Path, about: dict[str, Any]) -> tuple[int, Images]:
+    """The side of images and how they are prepared, as timm's own evaluation has it."""
+    shape = about.get("input_size") or [3, 224, 224]
+    size = shape[-1] if isinstance(shape, list) and shape else None
+    if type(size) is not int or size < 1 or shape != [3, size, size]:
+        raise InputError(f"{path}: input_size is {shape!r}; [3, SIZE, SIZE] is needed")
+    share, mode = about.get("crop_pct") or CROP, about.get("crop_mode") or "center"
+    if not isinstance(share, int | float) or not 0 < share <= 1:
+        raise InputError(f"{path}: crop_pct is {share!r}; a share of the image, up to 1, is needed")
+    resize = math.floor(size / share)
+    squash = mode == "squash" and resize == size
+    if not squash and mode != "center":
+        raise InputError(f"{path}: crop_mode is {mode!r} with crop_pct {share}; only 'center' is supported")
+    return size, Images(
+        triple(path, about, "mean", IMAGENET_MEAN),
+        triple(path, about, "std", IMAGENET_STD),
+        "squash" if squash else "crop",
+        one_of(path, about, "interpolation", get_args(Interpolation), "bicubic"),
+        None if resize == size else resize,
+    )
+
+
+def _fill(path: Path, vision: TimmConfig, trunk: nn.Module, state: dict[str, Tensor]) -> None:
+    """Give the trunk its weights: all of them, and no others."""
+    own = trunk.state_dict()
+    counters = {key for key in own if key.endswith("num_batches_tracked")}  # of training alone
+    wrong = sorted(own.keys() - state.keys() - counters) or sorted(state.keys() - own.keys())
+    wrong = wrong or sorted(key for key in state if state[key].shape != own[key].shape)
+    if wrong:
+        raise InputError(
+            f"{path}: its tensors are not those of timm's {vision.architecture!r} ({wrong[0]} is missing, "
+            "unknown or of another shape); fetch the checkpoint again, or update timm"
+        )
+    trunk.load_state_dict(state, strict=False)
+
+
+def open_clip_trunk(source: str, vision: dict[str, Any], width: int) -> tuple[TimmConfig, int]:
+    """What open_clip's config has timm build, in its section of the image tower, and its vector's width."""
+    pool, projection = vision.get("timm_pool"), vision.get("timm_proj")
+    if projection or pool not in POOLS:
+        raise InputError(
+            f"{source}: timm_pool is {pool!r} and timm_proj {projection!r}; "
+            f"of timm's towers, EVA-02's B and L, PE-Core's and those with timm_pool {' or '.join(POOLS)} "
+            "and no timm_proj are supported"
+        )
+    name, size = vision.get("timm_model_name"), vision.get("image_size", 224)
+    if not isinstance(name, str) or type(size) is not int or size < 1:
+        raise InputError(
+            f"{source}: timm_model_name is {name!r} and image_size {size!r}; "
+            "give the config that came with the weights"
+        )
+    config = TimmConfig(name, size, width, pool)
+    return with_positions(source, config, make_trunk(config, source))
 
 
 def _rows(trunk: Any, features: Tensor, positions: str) -> Any:

@@ -9,10 +9,9 @@ import torch
 
 from pbprompt.errors import BrokenInstallError, InputError
 from pbprompt.vision.towers import ASSETS
-from pbprompt.vision.towers.loading.embedded import read_embedded
+from pbprompt.vision.towers.lite import read_embedded
 from pbprompt.vision.towers.loading.hub import EMBEDDED
-from pbprompt.vision.towers.loading.load import backbone_fingerprint, load_backbone
-from pbprompt.vision.towers.loading.tensors import fingerprint
+from pbprompt.vision.towers.loading.load import backbone_fingerprint, fingerprint, load_backbone
 
 
 def told(name: str) -> dict:
