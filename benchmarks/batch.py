@@ -37,7 +37,7 @@ from rich.table import Table
 from benchmarks import ways_to_decode
 from benchmarks.speed.pictures import QUALITY, picture
 from benchmarks.speed.setups import make_backbone
-from pbprompt.apps import batch as batch_job
+from pbprompt.apps.batch import job as batch_job
 from pbprompt.apps.batch.output import Output
 from pbprompt.model.tuned import TunedModel
 from pbprompt.research.provenance import commit, machine

@@ -26,8 +26,8 @@ WALKS = {  # what is opened, in order, to follow a job; each hop is a file and w
         ("apps/cli/predict.py", "predict"),  # reads the options, and prints
         ("model/tuned.py", "TunedModel.load"),  # the model folder, its towers and its calibration
         ("model/tuned.py", "TunedModel.rule"),  # when an image is unsure, and how large sets are
-        ("apps/batch/__init__.py", "run"),  # the parts that are not yet on the disk
-        ("apps/batch/__init__.py", "here"),  # on this machine (or on_ray), from the stream's images
+        ("apps/batch/job.py", "run"),  # the parts that are not yet on the disk
+        ("apps/batch/job.py", "here"),  # on this machine (or on_ray), from the stream's images
         ("vision/features/encode.py", "encode_records"),  # frozen features
         ("model/tuned.py", "TunedModel.predict"),  # the answers on some images
         ("model/predictor.py", "Predictor"),  # logits under every sampled prompt
@@ -48,7 +48,7 @@ WALKS = {  # what is opened, in order, to follow a job; each hop is a file and w
     ],
     "reproduce": [
         ("apps/cli/reproduce.py", "reproduce"),  # reads the options, and prints
-        ("research/recipes/__init__.py", "load_recipe"),  # a table of the paper as runs
+        ("research/recipes.py", "load_recipe"),  # a table of the paper as runs
         ("research/sweep.py", "sweep"),  # those that the store does not have
         ("research/protocol.py", "prepare_run"),  # data, draw, settings, id
         ("executors.py", "LocalExecutor"),  # in processes (or Ray, or Slurm)

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pbprompt.apps.batch.output import Output
-from pbprompt.apps.batch.parts import Part
+from pbprompt.apps.batch.output import Output, Part
 from pbprompt.errors import InputError
 from pbprompt.learners.method import build_method, make_config
 from pbprompt.learners.trained import Trained

@@ -24,8 +24,7 @@ import torch
 from PIL import Image
 
 from benchmarks.chaos.disk import Outcome, tiny_backbone, tiny_method
-from pbprompt.apps import batch as batch_job
-from pbprompt.apps.batch import parts
+from pbprompt.apps.batch import job as batch_job
 from pbprompt.apps.batch.output import Output
 from pbprompt.apps.export import export_onnx
 from pbprompt.executors import Ended, Job, attempt
@@ -314,7 +313,7 @@ def _predict(folder: Path, photos: Path, backbone: Backbone) -> Killed:
     os.utime(tar, (0, 0))
 
     def work() -> None:
-        records.FILES_AT_ONCE, parts.RECORDS, batch_job.CACHED_UNITS = 4, 2, 0
+        records.FILES_AT_ONCE, batch_job.RECORDS, batch_job.CACHED_UNITS = 4, 2, 0
         whole = batch_job.BatchJob(backbone, model.predict, Stream([photos, tar]), {"model": "m"})
         output = Output(str(out))
         if out.exists() and not output.folder.exists():  # all was done: the same again would be refused

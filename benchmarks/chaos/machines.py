@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 
 from benchmarks.chaos.disk import Outcome, tiny_backbone, tiny_method
 from benchmarks.chaos.kills import PHOTOS, draw_photos
-from pbprompt.apps import batch
+from pbprompt.apps.batch import job as batch
 from pbprompt.apps.batch.output import Output
 from pbprompt.model.folder import describe_model
 from pbprompt.model.manifest import WEIGHTS

@@ -8,8 +8,7 @@ from PIL import Image
 from pbprompt.apps.explain.drawing import SIDE, draw_captions, stacked
 from pbprompt.apps.explain.prompts import PromptCaptions
 from pbprompt.errors import InputError
-from pbprompt.research.pictures import make_picture
-from pbprompt.research.recipes.pictures import find_picture
+from pbprompt.research.pictures import find_picture, make_picture
 from pbprompt.vision.features.cache import FeatureBank
 
 

@@ -71,10 +71,9 @@ class DryRun:
     """Costs of recipes on one machine; data that are under the root are looked at, other are reckoned."""
 
     def __init__(self, backbone: str, root: Path | None = None, device: str = "cpu") -> None:
-        self._backbone = backbone
-        self._root, self._device = root, device
+        self._backbone, self._root, self._device = backbone, root, device
         self.sizes = cache(self._sizes)
-        self.method = cache(self._method)
+        self._made = cache(self._build)
         self._rates: dict[Hashable, Rate | None] = {}
         self.reckoned = False
 
@@ -85,9 +84,16 @@ class DryRun:
             rows[label].append(run)
         return [self._row(label, runs) for label, runs in rows.items()]
 
+    def method(self, run: RunConfig) -> Method:
+        return self._made(run.method, run.preset, run.variant, run.overrides)
+
+    def _build(self, name: str, *settings: Any, precision: str = "float32") -> Method:
+        kind, towers = find_method(name), _towers(self._backbone, self._device, precision)
+        return build_method(kind, make_config(kind, *settings), towers, seed=1)
+
     def steps(self, run: RunConfig) -> int:
         """Of a run, as the training loop has it; SHIP's first stage among them."""
-        method = self.method(run.method, run.preset, run.variant, run.overrides)
+        method = self.method(run)
         if not isinstance(method, Trained):
             return 0
         config: Any = method.config
@@ -111,9 +117,8 @@ class DryRun:
     def _hours(self, run: RunConfig, steps: int, rate: Rate) -> float:
         images, classes = self.sizes(run.task, run.dataset, run.shots, run.seed)
         seconds = steps * (rate.fixed + classes * rate.per_class)
-        if steps and run.views != "centre":
-            method = self.method(run.method, run.preset, run.variant, run.overrides)
-            assert isinstance(method, Trained)  # it takes steps
+        method = self.method(run)
+        if steps and run.views != "centre" and isinstance(method, Trained):
             views = method.schedule(run.shots, images)[0] if run.views == "fresh" else run.views
             seconds += views * images * _seconds_an_image(self._backbone, self._device)
         return seconds / 3600
@@ -133,42 +138,34 @@ class DryRun:
         few = base_new(few)[0] if task == "base-to-new" else few
         return len(few.train), len(few.classes)
 
-    def _method(
-        self, name: str, preset: str, variant: str, words: tuple[str, ...], precision: str = "float32"
-    ) -> Method:
-        kind, towers = find_method(name), _towers(self._backbone, self._device, precision)
-        return build_method(kind, make_config(kind, preset, variant, words), towers, seed=1)
-
     def rate(self, run: RunConfig) -> Rate | None:
         """Of a run's steps; None where they need more than features, or take no longer with more classes."""
-        method = self.method(run.method, run.preset, run.variant, run.overrides)
-        config: Any = method.config
+        method = self.method(run)
         weighed = {
-            key: bool(value) if isinstance(value, float) else value for key, value in vars(config).items()
+            key: bool(value) if isinstance(value, float) else value
+            for key, value in vars(method.config).items()
+            if key not in ("epochs", "budget")
         }
-        kind = (run.method, run.precision, *({**weighed, "epochs": 0, "budget": 0}.items()))
+        kind = (run.method, run.precision, *weighed.items())
         if kind not in self._rates:
             self._rates[kind] = None if method.tunes_towers else self._timed(run)
         return self._rates[kind]
 
     def _timed(self, run: RunConfig) -> Rate | None:
         few, more = CLASSES
-        row = (run.method, run.preset, run.variant, run.overrides, run.precision)
-        steps = [self._step(*row, classes) for classes in CLASSES]
-        pairs = _seconds(steps, self._device)
+        pairs = _seconds([self._step(run, classes) for classes in CLASSES], self._device)
         per_class = median((long - short) / (more - few) for short, long in pairs)
         if per_class <= 0:
             return None
         at = [short + (SPREAD_AT - few) * (long - short) / (more - few) for short, long in pairs]
         low, middle, high = quantiles(at, method="inclusive")
-        return Rate(
-            median(short for short, _ in pairs) - few * per_class, per_class, (high - low) / 2 / middle
-        )
+        fixed = median(short for short, _ in pairs) - few * per_class
+        return Rate(fixed, per_class, (high - low) / 2 / middle)
 
-    def _step(self, *row: Any) -> Callable[[], Any]:
-        """A training step with so many classes."""
-        *which, classes = row
-        method = self._method(*which)
+    def _step(self, run: RunConfig, classes: int) -> Callable[[], Any]:
+        """A training step of a run's method with so many classes."""
+        row = (run.method, run.preset, run.variant, run.overrides)
+        method = self._build(*row, precision=run.precision)
         assert isinstance(method, Trained)  # it takes steps
         backbone = method.given
         batch = min(method.images_a_step(MOST_IN_A_BATCH), MOST_IN_A_BATCH)

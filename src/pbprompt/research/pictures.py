@@ -1,8 +1,9 @@
-"""The paper's pictures from their recipes: fit, choose images, draw, and say what was drawn."""
+"""The paper's pictures as recipes, YAML files in `recipes/figures/` or a user's own; fitted and drawn."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from PIL import Image
 
@@ -11,11 +12,22 @@ from pbprompt.apps.explain.heat_maps import heat_maps
 from pbprompt.apps.explain.prompts import nearest_captions
 from pbprompt.config import to_dict
 from pbprompt.errors import InputError
-from pbprompt.learners.fit_options import FitOptions
+from pbprompt.learners.fit_options import FitOptions, Views
 from pbprompt.learners.method import make_config
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
-from pbprompt.research.recipes.pictures import PictureRecipe
+from pbprompt.research.recipes import (
+    FOLDER,
+    MethodRow,
+    Recipe,
+    errors_of,
+    is_file,
+    listed,
+    parsed,
+    read,
+    recipe_names,
+    setting_words,
+)
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.build_dataset import OF_A_DRAW
 from pbprompt.vision.images.fewshot import draw
@@ -24,8 +36,70 @@ from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.images.names import name_key
 from pbprompt.vision.images.sources import open_dataset
 
+FIGURES = FOLDER / "figures"
 FIRST = 2  # classes of a dataset that has none of those that the recipe names
 Drawn = tuple[Image.Image, dict[str, Any]]  # a picture, and what is in it
+
+
+@dataclass(frozen=True)
+class PictureRecipe:
+    """One picture: a model is fitted on each dataset and looked at through a test image of each class.
+
+    `heat-maps`: where the prompts of the image's own class look, and those of the `unrelated` classes that
+    the model finds the least likely. `captions`: the `top_k` captions nearest to each prompt.
+    """
+
+    name: str
+    title: str
+    picture: Literal["heat-maps", "captions"]
+    backbone: str
+    datasets: tuple[str, ...]
+    method: str = "pbprompt"
+    preset: str = "default"
+    overrides: tuple[str, ...] = ()
+    shots: int = 16
+    seed: int = 1
+    views: Views = "centre"
+    classes: tuple[str, ...] = ()  # of a dataset that has none of them, the first two
+    samples: int = 4  # prompts of a class
+    unrelated: int = 2
+    captions: tuple[str, ...] = ()
+    top_k: int = 2
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for key in ("shots", "samples", "top_k"):
+            if getattr(self, key) < 1:
+                raise InputError(f"{key} is {getattr(self, key)}: give a whole number above 0")
+
+    @property
+    def fits(self) -> Recipe:
+        """The models that it is drawn from, as a table's runs."""
+        row = MethodRow(self.method, self.method, self.preset, overrides=self.overrides)
+        return Recipe(
+            self.name, self.title, "few-shot", self.backbone, self.datasets, (row,),
+            shots=(self.shots,), seeds=(self.seed,), views=self.views,
+        )  # fmt: skip
+
+
+def picture_names() -> list[str]:
+    """The pictures that come with the package."""
+    return recipe_names(FIGURES)
+
+
+def find_picture(name_or_path: str) -> PictureRecipe | None:
+    """A picture by its name or from a YAML file that holds the key `picture`; None where it is neither."""
+    path = Path(name_or_path)
+    if not (is_file(name_or_path) and path.is_file()) and name_or_path not in picture_names():
+        return None
+    values = parsed(name_or_path, "give title, picture, backbone and datasets", FIGURES)
+    if "picture" not in values:
+        return None
+    with errors_of(name_or_path):
+        texts = [key for key in ("classes", "captions") if key in values]  # which may be numbers: 707
+        values |= {key: [*map(str, listed(key, values[key]))] for key in texts}
+        overrides = setting_words("overrides", values.get("overrides") or {})
+        return read(PictureRecipe, {**values, "overrides": overrides, "name": path.stem})
 
 
 def make_picture(picture: PictureRecipe, bank: FeatureBank, root: Path | None = None) -> Drawn:

@@ -13,10 +13,9 @@ import pytest
 import torch
 from ahead import most_batches_ahead
 
-from pbprompt.apps import batch as jobs
-from pbprompt.apps.batch import BatchJob, here, model_identity, parts, run
-from pbprompt.apps.batch.output import Output
-from pbprompt.apps.batch.parts import Todo, make_parts, streamed
+from pbprompt.apps.batch import job as jobs
+from pbprompt.apps.batch.job import BatchJob, here, make_parts, model_identity, run, streamed
+from pbprompt.apps.batch.output import Output, Todo
 from pbprompt.vision.images.crops import Crop
 from pbprompt.vision.images.decoding import Decoder
 from pbprompt.vision.images.images import open_image
@@ -77,7 +76,7 @@ def test_cached_and_streamed_answers_are_the_models_own(made, model, photos, tmp
 
 def test_parts_depend_on_their_unit_alone(model, picture, decoders, monkeypatch):
     """So that what was answered before an end, and after it, is what one process would say."""
-    monkeypatch.setattr(parts, "RECORDS", 4)
+    monkeypatch.setattr(jobs, "RECORDS", 4)
     units = [
         Files(tuple(Record(f"{u}-{n}", picture(n)) for n in range(size))) for u, size in enumerate((6, 9, 3))
     ]
@@ -109,7 +108,7 @@ class Counting:
 
 
 def test_the_source_waits_for_the_taker(model, picture, decoders, monkeypatch):
-    monkeypatch.setattr(parts, "RECORDS", 4)
+    monkeypatch.setattr(jobs, "RECORDS", 4)
     unit = Counting([Record(str(n), picture(0)) for n in range(600)])
     encode = streamed(model.backbone, decoders)
     batch, ahead = 4, most_batches_ahead(model.backbone, decoders)
@@ -158,9 +157,9 @@ def test_killed_at_several_moments_and_gone_on_with(made, photos, tmp_path, pict
         for n in range(4):
             archive.add(photos / f"{n:02}.png", f"{n}.png")
     monkeypatch.setattr("pbprompt.vision.images.records.FILES_AT_ONCE", 4)
-    monkeypatch.setattr(parts, "RECORDS", 2)
+    monkeypatch.setattr(jobs, "RECORDS", 2)
     job, out = made(photos), str(tmp_path / "a.jsonl")
-    monkeypatch.setattr(jobs, "_few_files", lambda stream: False)
+    monkeypatch.setattr(jobs, "CACHED_UNITS", 0)
 
     def work(most: int | None) -> None:
         output = Output(out)

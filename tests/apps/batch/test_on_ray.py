@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pbprompt.apps import batch as jobs
-from pbprompt.apps.batch import BatchJob, here, run
+from pbprompt.apps.batch import job as jobs
 from pbprompt.apps.batch import on_ray as module
+from pbprompt.apps.batch.job import BatchJob, here, run
 from pbprompt.apps.batch.on_ray import on_ray, sent
 from pbprompt.apps.batch.output import Output
 from pbprompt.errors import InputError

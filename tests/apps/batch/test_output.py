@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pbprompt.apps.batch.job import Answer, Mark, make_part
 from pbprompt.apps.batch.output import MANIFEST, Output
-from pbprompt.apps.batch.parts import Answer, Mark, _part
 from pbprompt.errors import InputError
 from pbprompt.vision.images.stream import Files, Record
 
@@ -36,7 +36,7 @@ def parts(units, size: int = 2):
                 for one in some
             ]
             mark = Mark(number, unit.identity, skip + at, at + size >= len(records))
-            yield _part(mark, answers, ".jsonl", False, "")
+            yield make_part(mark, answers, ".jsonl", False, "")
 
 
 def answered(path) -> list[str]:

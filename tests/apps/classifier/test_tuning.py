@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from pbprompt import InputError, PromptClassifier
-from pbprompt.apps.classifier.tuning import item_weights, read_sample_weight
+from pbprompt.apps.classifier.inputs import read_sample_weight
+from pbprompt.apps.classifier.tuning import item_weights
 from pbprompt.registry import methods
 from pbprompt.vision.images.items import Item
 
@@ -57,7 +58,7 @@ def test_class_weights_are_checked(given, message):
         ([1, 2], r"shape \(2,\)"),
         ([1, -1, 1], "negative"),
         ([1, np.nan, 1], "NaN"),
-        ([0, 0, 0], "0 for every image"),
+        ([0, 0, 0], "zero for every image"),
         (["a", "b", "c"], "no numbers"),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import pbprompt
-from pbprompt.apps.batch import parts
+from pbprompt.apps.batch import job as jobs
 from pbprompt.apps.batch.output import Output
 from pbprompt.apps.cli.batch import sources
 from pbprompt.errors import InputError
@@ -56,7 +56,7 @@ def test_sources_of_all_kinds_into_each_kind_of_file(run, images, tmp_path):
 
 def test_an_end_in_the_middle_and_the_same_again(run, images, tmp_path, monkeypatch):
     monkeypatch.setattr(records, "FILES_AT_ONCE", 2)
-    monkeypatch.setattr(parts, "RECORDS", 2)
+    monkeypatch.setattr(jobs, "RECORDS", 2)
     command = ("predict", images / "felix.jpg", images / "strat.jpg", images / "felix.jpg", *ASK, "--out")
     out, add = tmp_path / "a.jsonl", Output.add
 

@@ -17,9 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pbprompt.apps.batch import BatchJob
-from pbprompt.apps.batch.output import Done, Output, remaining
-from pbprompt.apps.batch.parts import AnswerWith, Part, make_parts, streamed
+from pbprompt.apps.batch.job import AnswerWith, BatchJob, make_parts, streamed
+from pbprompt.apps.batch.output import Done, Output, Part, remaining
 from pbprompt.errors import InputError
 from pbprompt.executors import RayExecutor
 from pbprompt.model.decisions import Mix, Rule

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from pbprompt.apps.batch.formats import check_suffix, join
-from pbprompt.apps.batch.parts import Part, Todo
 from pbprompt.errors import InputError
 from pbprompt.files import append_records, file_hash, read_records, try_lock, write_bytes, write_stream
 from pbprompt.vision.images.stream import Unit
@@ -35,6 +34,28 @@ OWN_NAME = re.compile(r"\.?((part|_failed)-\d{8}-\d{8}|whole|_failed)\.(csv|json
 TORN = re.compile(r"\.(part|_failed)-\d{8}-\d{8}\.\w+\.\w+")  # what a kill left under another name
 Identity = Mapping[str, Any]
 Line = dict[str, Any]
+
+
+class Todo(NamedTuple):
+    """A unit by its number in the stream, of which the first `skip` records are done."""
+
+    number: int
+    unit: Unit
+    skip: int = 0
+
+
+class Part(NamedTuple):
+    """The records from `first` on of one unit: so many, and what is said of them."""
+
+    unit: int
+    identity: str
+    first: int
+    last: bool
+    records: int
+    rows: int
+    answers: bytes
+    failures: int
+    failed: bytes
 
 
 class Done(NamedTuple):

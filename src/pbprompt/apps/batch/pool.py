@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pbprompt import distributed
-from pbprompt.apps.batch import encoder
-from pbprompt.apps.batch.parts import Todo, batches
+from pbprompt.apps.batch.job import batches, encoder
+from pbprompt.apps.batch.output import Todo
 from pbprompt.errors import InputError
 from pbprompt.evidence.evidence import feature_keys, unit_features
 from pbprompt.evidence.unlabelled import SEEN

@@ -66,14 +66,29 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     _loader = "from_pretrained"
+    classes_: NDArray[Any]
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "classes_")
 
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Probabilities [n, c], a column for each of `classes_`."""
+        raise NotImplementedError
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The likeliest label of each row of X."""
+        likeliest = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[likeliest]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of rows whose label is predicted, each counting with its weight."""
+        right = self.predict(X) == np.ravel(np.asarray(y))
+        return float(np.average(right, weights=sample_weight))
+
     def decision_function(self, X: Any) -> NDArray[Any]:
         """ln p of every class [n, c]; of two classes alone the odds of the second, ln p₂ − ln p₁ [n]."""
-        said: NDArray[Any] = self.predict_proba(X)
-        log = np.log(np.maximum(said, np.finfo(said.dtype).tiny))
+        probabilities = self.predict_proba(X)
+        log = np.log(np.maximum(probabilities, np.finfo(probabilities.dtype).tiny))
         return log[:, 1] - log[:, 0] if log.shape[1] == 2 else log
 
     def __sklearn_tags__(self) -> Any:

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from pbprompt.apps.classifier.estimator import Estimator
-from pbprompt.apps.classifier.inputs import feature_table, read_labels
+from pbprompt.apps.classifier.inputs import feature_table, read_labels, read_sample_weight, unlabelled_rows
 from pbprompt.errors import InputError, first_line
 from pbprompt.evidence.evidence import Evidence, Kept, joined, kept_rows, unit_features
 from pbprompt.evidence.fitted import FittedEvidence, fit_evidence
@@ -101,11 +101,6 @@ class EvidenceClassifier(Estimator):
         self._check_is_fitted()
         said = self._fitted.predict(self._encoded(Z)).probabilities
         return cast(NDArray[np.float64], said.numpy())
-
-    def predict(self, Z: Any) -> NDArray[Any]:
-        """The likeliest label of each row."""
-        likeliest = self.predict_proba(Z).argmax(axis=1)
-        return cast(NDArray[Any], self.classes_[likeliest])
 
     def familiarity(self, Z: Any) -> NDArray[np.float64] | None:
         """Of each row the share of examples that look no more familiar, held out: low is like none of them.
@@ -259,9 +254,8 @@ class EvidenceClassifier(Estimator):
     def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any, classes: Any) -> Self:
         x = self._joined(X)
         labels, labelled = self._labels(y, len(x))
-        weights = np.ones(len(x)) if sample_weight is None else _numbers(sample_weight, "sample_weight")
-        if weights.shape != (len(x),) or not (weights >= 0).all() or not np.isfinite(weights).all():
-            raise InputError("sample_weight: give a number of 0 or more for each row of X")
+        weights = read_sample_weight(sample_weight, len(x))
+        weights = np.ones(len(x)) if weights is None else weights
         counted = labelled & (weights > 0)
         if labelled.any() and not counted.any():
             raise InputError("sample_weight is zero for every labelled row: give one a weight above 0")
@@ -291,26 +285,20 @@ class EvidenceClassifier(Estimator):
 
     def _labels(self, y: Any, rows: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """As numbers or strings, and which rows have one."""
-        if y is None:
-            if not isinstance(self.text_features, Mapping):
-                raise InputError(
-                    "requires y to be passed, but the target y is None: give labels, or text_features as a "
-                    "mapping from label to embedding to fit by names and unlabelled rows alone"
-                )
-            return np.zeros(rows, dtype=int), np.zeros(rows, dtype=bool)
-        plain = y.tolist() if isinstance(y, np.ndarray) else y
-        listed = list(plain) if isinstance(plain, Sequence) and not isinstance(plain, str) else None
-        if listed is None or len(listed) != rows:
+        if y is None and not isinstance(self.text_features, Mapping):
+            raise InputError(
+                "requires y to be passed, but the target y is None: give labels, or text_features as a "
+                "mapping from label to embedding to fit by names and unlabelled rows alone"
+            )
+        has = np.zeros(rows, dtype=bool) if y is None else ~unlabelled_rows(y, others=0)
+        if len(has) != rows or has.all():
             return read_labels(y, rows, fewest=1), np.ones(rows, dtype=bool)
-        has = np.array([each is not None and not (type(each) is int and each == -1) for each in listed])
-        if has.all():
-            return read_labels(y, rows, fewest=1), has
         if not has.any():
             return np.zeros(rows, dtype=int), has
-        known = [each for each, told in zip(listed, has, strict=True) if told]
+        known = [label for label, there in zip(y, has, strict=True) if there]
         some = read_labels(known, len(known), fewest=1)
-        labels = np.empty(rows, dtype=some.dtype)
-        labels[has], labels[~has] = some, some[0]
+        labels = np.full(rows, some[0])
+        labels[has] = some
         return labels, has
 
     def _named(self) -> list[Any]:

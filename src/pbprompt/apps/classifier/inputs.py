@@ -172,15 +172,15 @@ def as_image(picture: Any) -> Image.Image:
     return Image.fromarray(array)
 
 
-def unlabelled_rows(y: Any) -> NDArray[np.bool_]:
-    """Where y has no label: None or, beside two whole numbers or more, scikit-learn's −1."""
+def unlabelled_rows(y: Any, others: int = 2) -> NDArray[np.bool_]:
+    """Where y has no label: None or, beside so many other whole numbers or more, scikit-learn's −1."""
     try:
         given = [] if y is None or isinstance(y, str) else np.asarray(y).tolist()
     except ValueError:  # lists of unlike lengths, which `read_labels` refuses
         given = []
-    if all(type(label) is int for label in given) and len(set(given)) > 2:
-        return np.array([label == -1 for label in given])
-    return np.array([label is None for label in given], dtype=bool)
+    numbers = [label for label in given if label is not None] if isinstance(given, list) else []
+    known = all(type(label) is int for label in numbers) and len({*numbers} - {-1}) >= others
+    return np.array([label is None or (known and label == -1) for label in given], dtype=bool)
 
 
 def read_labels(y: Any, images: int, fewest: int = 2) -> NDArray[Any]:
@@ -229,6 +229,35 @@ def _several_labels(y: Any) -> bool:
         return False
     lists = [row for row in rows if isinstance(row, list | tuple | set | frozenset)]
     return any(len(row) != 1 for row in lists)
+
+
+def read_groups(given: Any, images: int) -> NDArray[Any]:
+    """The series of each image, as text."""
+    groups = np.asarray(given, dtype=object)
+    if groups.shape != (images,):
+        raise InputError(f"groups has the shape {groups.shape}: name the series of each of {images} images")
+    return np.array([str(group) for group in groups], dtype=object)
+
+
+def read_sample_weight(given: Any, images: int) -> NDArray[np.float64] | None:
+    """One weight for each image, 0 or more."""
+    if given is None:
+        return None
+    try:
+        weights = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("sample_weight holds no numbers: give one for each image") from None
+    if weights.ndim == 0:  # scikit-learn's callers may give one for all
+        weights = np.full(images, float(weights))
+    if weights.shape != (images,):
+        raise InputError(
+            f"sample_weight has the shape {weights.shape}: give one weight for each of the {images} images"
+        )
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise InputError("sample_weight holds a negative number, NaN or infinity: give weights of 0 or more")
+    if not weights.any():
+        raise InputError("sample_weight is zero for every image: give some of them weight")
+    return weights
 
 
 def names_of(labels: Sequence[Any], class_names: ClassNames) -> tuple[str, ...]:

@@ -206,13 +206,11 @@ class PromptClassifier(Estimator):
 
     def _check_parameters(self) -> None:
         """Those that nothing later checks."""
-        for name in ("samples", "random_state"):
-            if not isinstance(getattr(self, name), Integral):
-                raise InputError(f"{name} is {getattr(self, name)!r}: give a whole number")
-        if self.samples < 1:
-            raise InputError(f"samples is {self.samples}: give 1 or more")
-        if not (isinstance(self.shots, Integral) and self.shots >= 0):
-            raise InputError(f"shots is {self.shots!r}: give a whole number, or 0 for all images")
+        for name, least in (("samples", 1), ("shots", 0), ("random_state", -np.inf)):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or int(value) < least:
+                hint = "" if least < 0 else f" of {least} or more"
+                raise InputError(f"{name} is {value!r}: give a whole number{hint}")
 
     def _towers(self) -> Backbone:
         if isinstance(self.backbone, Backbone):
@@ -244,6 +242,10 @@ class PromptClassifier(Estimator):
         """What the answers on images were that it was not tuned on; None where there are none."""
         return self.model_.calibration
 
+    def _names(self) -> dict[Any, str]:
+        """What the model calls the class of each label."""
+        return dict(zip(self._labels.tolist(), self.model_.classes, strict=True))
+
     def _encoded(self, X: Any) -> Encoded:
         return encode_inputs(X, self.model_.backbone, progress=bool(self.verbose))
 
@@ -267,43 +269,31 @@ class PromptClassifier(Estimator):
         "balanced", "estimate" (from these images), or how often each label comes. `costs`, by class and
         answer: what wrong answers cost, where not 1; "*" is any, and the answer "unsure" may have a cost.
         """
-        model, images = self.model_, self._encoded(X)
+        model, images, names = self.model_, self._encoded(X), self._names()
         if class_mix == ESTIMATE:
             class_mix = model.estimated_mix(images)
         elif isinstance(class_mix, Mapping):
-            names = {label: model.classes[at] for label, at in zip(self.classes_, self._columns, strict=True)}
-            for label in class_mix:
-                if label not in names:
-                    raise InputError(f"class_mix: {label!r} is none of the classes")
+            if unknown := [label for label in class_mix if label not in names]:
+                raise InputError(f"class_mix: {unknown[0]!r} is none of the classes")
             class_mix = {names[label]: often for label, often in class_mix.items()}
         if class_mix is not None and class_mix != TRAINED:
             model = model.for_class_mix(class_mix)
         if costs is not None:
-            names = {**dict(zip(self._labels.tolist(), model.classes, strict=True)), ANY: ANY, UNSURE: UNSURE}
+            named = {**names, ANY: ANY, UNSURE: UNSURE}
             model = model.for_costs(
-                {(names.get(c, str(c)), names.get(k, str(k))): cost for (c, k), cost in costs.items()}
+                {(named.get(c, str(c)), named.get(k, str(k))): cost for (c, k), cost in costs.items()}
             )
         rule = model.rule(reject_at, coverage, none_at, per_class=per_class, back_off=back_off)
-        said = model.predict(images, rule)
-        if said.answer is not None:  # a class by its label
-            labels = dict(zip(model.classes, self._labels.tolist(), strict=True))
-            for row, (name, score) in enumerate(said.answer):
-                said.answer[row] = (labels.get(name, name), score)
-        return said.of_classes(self.classes_.tolist(), self._columns.tolist()).numpy()
+        found = model.predict(images, rule)
+        if found.answer is not None:  # a class by its label
+            labels = {name: label for label, name in names.items()}
+            for row, (name, score) in enumerate(found.answer):
+                found.answer[row] = (labels.get(name, name), score)
+        return found.of_classes(self.classes_.tolist(), self._columns.tolist()).numpy()
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Probabilities [n, c], a column for each of `classes_`."""
         return self.predict_uncertainty(X).probabilities
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The likeliest label of each image."""
-        likeliest = self.predict_proba(X).argmax(axis=1)
-        return self.classes_[likeliest]
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The share of images whose label is predicted, each counting with its weight."""
-        right = self.predict(X) == np.ravel(np.asarray(y))
-        return float(np.average(right, weights=sample_weight))
 
     def encode(self, X: Any) -> NDArray[np.float32]:
         """Features [n, 1 + m, d] of images (of several backbones [n, d]), to give as X again and again: a
@@ -385,11 +375,9 @@ class PromptClassifier(Estimator):
         """
         from pbprompt.apps.explain.heat_maps import heat_maps
 
-        model = self.model_
-        known = dict(zip(self._labels.tolist(), model.classes, strict=True))
-        asked = None if names is None else np.asarray(names).tolist()
-        chosen = None if asked is None else [known.get(label, label) for label in asked]
-        return heat_maps(model.predictor, as_image(image), chosen, samples)
+        known = self._names()
+        chosen = None if names is None else [known.get(label, label) for label in np.asarray(names).tolist()]
+        return heat_maps(self.model_.predictor, as_image(image), chosen, samples)
 
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write a model folder, which `from_pretrained` and the command line (`--model`) read.

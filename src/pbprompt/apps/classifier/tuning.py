@@ -18,7 +18,15 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pbprompt.apps.classifier.inputs import ClassNames, encode_inputs, names_of, read_labels, unlabelled_rows
+from pbprompt.apps.classifier.inputs import (
+    ClassNames,
+    encode_inputs,
+    names_of,
+    read_groups,
+    read_labels,
+    read_sample_weight,
+    unlabelled_rows,
+)
 from pbprompt.config import from_dict, to_dict
 from pbprompt.errors import InputError
 from pbprompt.learners.method import MethodConfig, make_config
@@ -159,35 +167,6 @@ def _read_eval_set(
         first = (given if given.dtype.kind != labels.dtype.kind else strange).tolist()[0]
         raise InputError(f"eval_set has the label {first!r}, which y has not: give images of y's classes")
     return images, given
-
-
-def read_groups(given: Any, images: int) -> NDArray[Any]:
-    """The series of each image, as text."""
-    groups = np.asarray(given, dtype=object)
-    if groups.shape != (images,):
-        raise InputError(f"groups has the shape {groups.shape}: name the series of each of {images} images")
-    return np.array([str(group) for group in groups], dtype=object)
-
-
-def read_sample_weight(given: Any, images: int) -> NDArray[np.float64] | None:
-    """One weight for each image, 0 or more."""
-    if given is None:
-        return None
-    try:
-        weights = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError("sample_weight holds no numbers: give one for each image") from None
-    if weights.ndim == 0:  # scikit-learn's callers may give one for all
-        weights = np.full(images, float(weights))
-    if weights.shape != (images,):
-        raise InputError(
-            f"sample_weight has the shape {weights.shape}: give one weight for each of the {images} images"
-        )
-    if not np.isfinite(weights).all() or (weights < 0).any():
-        raise InputError("sample_weight holds a negative number, NaN or infinity: give weights of 0 or more")
-    if not weights.any():
-        raise InputError("sample_weight is 0 for every image: give some of them weight")
-    return weights
 
 
 def item_weights(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import typer
 
-from pbprompt.apps.batch import CACHED_UNITS, BatchJob, Executor, answers, here, run
+from pbprompt.apps.batch.job import CACHED_UNITS, BatchJob, Executor, answers, here, run
 from pbprompt.apps.batch.on_ray import on_ray, sent
 from pbprompt.apps.batch.output import Output
 from pbprompt.apps.batch.pool import read_pool

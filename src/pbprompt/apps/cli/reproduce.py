@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from pbprompt.executors import Executor
     from pbprompt.research.dry_run import Cost, DryRun
+    from pbprompt.research.pictures import PictureRecipe
     from pbprompt.research.recipes import Recipe
-    from pbprompt.research.recipes.pictures import PictureRecipe
     from pbprompt.research.runs import RunStore
 
 EXECUTORS = ("local", "ray", "slurm")
@@ -87,8 +87,8 @@ def reproduce(options: ReproduceOptions) -> None:
         _list_recipes()
         return
     from pbprompt import distributed
+    from pbprompt.research.pictures import find_picture, picture_names
     from pbprompt.research.recipes import load_recipe
-    from pbprompt.research.recipes.pictures import find_picture, picture_names
     from pbprompt.research.runs import RunStore
     from pbprompt.research.sweep import sweep
 
@@ -158,8 +158,8 @@ def _precise(recipe: "Recipe", options: ReproduceOptions) -> "Recipe":
 
 
 def _list_recipes() -> None:
+    from pbprompt.research.pictures import find_picture, picture_names
     from pbprompt.research.recipes import load_recipe, recipe_names
-    from pbprompt.research.recipes.pictures import find_picture, picture_names
 
     rows: list[tuple[object, ...]] = []
     for recipe in map(load_recipe, recipe_names()):

@@ -12,7 +12,6 @@ from typing import Any
 
 from pbprompt.errors import InputError
 
-BACKBONES = ("ViT-B/16", "RN50")  # what the paper measured on: nothing else may be set beside its figures
 AVERAGE = "Average"
 
 

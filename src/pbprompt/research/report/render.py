@@ -130,28 +130,18 @@ def csv_text(table: Table) -> str:
     for section in table.sections:
         for label, cells, leads in zip(table.labels, section.cells, section.leads, strict=True):
             for heading, cell, lead in zip(section.columns, cells, leads, strict=True):
-                rows.append([table.name, section.title, label, heading, *_values(cell), *_ends(lead)])
+                rows.append([table.name, section.title, label, heading, *_values(cell, lead)])
     return as_csv(rows)
 
 
-def _values(cell: Cell) -> list[float | str | None]:
+def _values(cell: Cell, lead: PairedDifference | None) -> list[float | str | None]:
     figure = cell.published
-    return [
-        cell.mean if cell.measured else None,
-        cell.std,
-        cell.seeds,
-        cell.rank or None,
-        figure.value if figure else None,
-        figure.std if figure else None,
-        "yes" if figure and figure.misprint else None,
-        cell.difference,
-    ]
-
-
-def _ends(lead: PairedDifference | None) -> list[float | None]:
-    if lead is None:
-        return [None] * 4
-    return [100 * lead.difference, *(100 * end for end in lead.interval), lead.probability]
+    printed = [figure.value, figure.std, "yes" if figure.misprint else None] if figure else [None] * 3
+    ours = [cell.mean if cell.measured else None, cell.std, cell.seeds, cell.rank or None]
+    ends: list[float | None] = [None] * 4
+    if lead:
+        ends = [*(100 * end for end in (lead.difference, *lead.interval)), lead.probability]
+    return [*ours, *printed, cell.difference, *ends]
 
 
 def _grids(table: Table, style: Style) -> Iterator[tuple[list[str], list[list[str]], list[list[str]]]]:

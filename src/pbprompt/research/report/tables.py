@@ -10,6 +10,7 @@ without the source). H is everywhere that of the printed means: of Base and of N
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import nan
 from operator import itemgetter
 from statistics import fmean, stdev
 from typing import Any
@@ -21,14 +22,12 @@ from pbprompt.errors import InputError
 from pbprompt.model.metrics.evaluation import harmonic_mean
 from pbprompt.model.metrics.resampling import PairedDifference, paired_average_difference
 from pbprompt.research.recipes import MethodRow, Recipe
-from pbprompt.research.report.published import AVERAGE, BACKBONES, Figure, published
+from pbprompt.research.report.published import AVERAGE, Figure, published
 from pbprompt.research.runs import RunRecord
 from pbprompt.vision.images import catalog
 from pbprompt.vision.images.fewshot import shots_in_words
 
 Arrays = Mapping[str, NDArray[Any]]
-
-
 METRICS = {"base": "Base", "new": "New", "H": "H", "joint": "Joint"}
 
 
@@ -53,7 +52,7 @@ class Cell:
     `difference` is ours less the published figure, or less the right one where that is a known misprint.
     """
 
-    mean: float
+    mean: float = nan
     std: float | None = None
     seeds: int = 0
     digits: int = 2  # that are printed
@@ -99,26 +98,16 @@ def build_table(
 
     With `arrays` (`RunStore.arrays`), the first row is compared with each other on the same test images.
     """
-    runs = _Runs(recipe, records)
+    runs = _Runs(recipe, records, arrays)
     sections = []
-    notes: dict[str, None] = {}
     for title, columns in layout(recipe):
-        plain = [
-            [_with_published(runs.cell(row, c), recipe, row, c, notes) for c in columns]
-            for row in recipe.rows
-        ]
-        cells = zip(*(ranked(column) for column in zip(*plain, strict=True)), strict=True)
-        leads = [[_lead(runs, recipe.rows[0], row, c, arrays, notes) for c in columns] for row in recipe.rows]
-        sections.append(
-            Section(title, tuple(c.heading for c in columns), tuple(cells), tuple(map(tuple, leads)))
-        )
-    if runs.outdated:
-        notes[f"Left out: {runs.outdated:,} runs of other code than the newest of their row."] = None
-    if recipe.note:
-        notes[recipe.note] = None
+        plain = [[runs.cell(row, column) for column in columns] for row in recipe.rows]
+        cells = tuple(zip(*(ranked(column) for column in zip(*plain, strict=True)), strict=True))
+        leads = tuple(tuple(runs.lead(row, column) for column in columns) for row in recipe.rows)
+        sections.append(Section(title, tuple(column.heading for column in columns), cells, leads))
     labels = tuple(row.label for row in recipe.rows)
     where = recipe.backbone if recipe.split == "test" else f"{recipe.backbone}, {recipe.split}"
-    return Table(recipe.name, f"{recipe.title} ({where})", labels, tuple(sections), tuple(notes))
+    return Table(recipe.name, f"{recipe.title} ({where})", labels, tuple(sections), runs.footnotes())
 
 
 class _Runs:
@@ -127,7 +116,9 @@ class _Runs:
     Of a row, only those of its newest run's code: figures of two codes are not averaged.
     """
 
-    def __init__(self, recipe: Recipe, records: Sequence[RunRecord]) -> None:
+    def __init__(
+        self, recipe: Recipe, records: Sequence[RunRecord], arrays: Callable[[str], Arrays] | None
+    ) -> None:
         own = [record for record in records if record.backbone.name == recipe.backbone]
         latest = {record.config: (place, record) for place, record in enumerate(own)}
         made = [(*latest[config], label) for label, config in recipe.expand() if config in latest]
@@ -137,74 +128,104 @@ class _Runs:
             if record.code == newest[label]:
                 place = (label, record.config.dataset, record.config.shots)
                 self._found.setdefault(place, {})[record.config.seed] = record
-        self.outdated = len(made) - sum(map(len, self._found.values()))
+        self._outdated = len(made) - sum(map(len, self._found.values()))
+        printed = [figure for table in recipe.published for figure in published(table)]
+        self._printed = {
+            (figure.method, figure.dataset, figure.shots, figure.metric): figure
+            for figure in reversed(printed)  # the first of several counts
+            if figure.backbone == recipe.backbone and recipe.split == "test"
+        }
+        self._recipe, self._arrays = recipe, arrays
+        self._notes: dict[str, None] = {}
 
-    def of(self, row: MethodRow, dataset: str, shots: int) -> dict[int, RunRecord]:
+    def footnotes(self) -> tuple[str, ...]:
+        """What was found to be said while the table was made, each once."""
+        outdated = f"Left out: {self._outdated:,} runs of other code than the newest of their row."
+        last = [outdated] * bool(self._outdated) + [self._recipe.note] * bool(self._recipe.note)
+        return (*self._notes, *last)
+
+    def _of(self, row: MethodRow, dataset: str, shots: int) -> dict[int, RunRecord]:
         """The runs by seed."""
         return self._found.get((row.label, dataset, shots), {})
 
-    def accuracies(self, row: MethodRow, column: Column, test: str | None = None) -> list[dict[int, float]]:
-        """Accuracy in % by seed, for each place of the column (under another test's name, if given)."""
-        return [
-            {
-                seed: 100 * run.accuracy(test or own)
-                for seed, run in self.of(row, dataset, column.shots).items()
-            }
-            for dataset, own in column.places
-        ]
-
     def cell(self, row: MethodRow, column: Column) -> Cell:
-        """The mean and the deviation over seeds."""
+        """The mean and the deviation over seeds, with the paper's figure beside it."""
+        cell = self._measured(row, column)
+        place = (row.published or row.label, column.dataset, column.shots, column.metric)
+        if (figure := self._printed.get(place)) is None:
+            return cell
+        if figure.misprint:
+            self._notes[f"† {figure.note}."] = None
+        right = figure.value if figure.correct is None else figure.correct
+        return replace(cell, published=figure, difference=cell.mean - right if cell.measured else None)
+
+    def _measured(self, row: MethodRow, column: Column) -> Cell:
         if column.metric == "H":
-            base, new = (_averaged(self.accuracies(row, column, half)) for half in ("base", "new"))
+            base, new = (self._averaged(row, column, half) for half in ("base", "new"))
             if not (base and new):
-                return Cell(float("nan"))
+                return Cell()
             by_seed = [harmonic_mean(base[1][s], new[1][s]) for s in base[1].keys() & new[1].keys()]
             return Cell(harmonic_mean(base[0], new[0]), deviation(by_seed), min(base[2], new[2]))
-        found = _averaged(self.accuracies(row, column))
-        if found is None:
-            return Cell(float("nan"))
+        if (found := self._averaged(row, column)) is None:
+            return Cell()
         mean, seeds, count = found
         return Cell(mean, deviation(list(seeds.values())), count)
 
+    def _averaged(
+        self, row: MethodRow, column: Column, test: str = ""
+    ) -> tuple[float, dict[int, float], int] | None:
+        """The mean in % over places of their means over seeds; the mean by seed; the fewest seeds of a place.
 
-def _averaged(places: Sequence[Mapping[int, float]]) -> tuple[float, dict[int, float], int] | None:
-    """The mean over places of their means over seeds; the mean by seed; the fewest seeds of a place."""
-    if not all(places):
-        return None
-    common = set.intersection(*(set(place) for place in places))
-    by_seed = {seed: fmean(place[seed] for place in places) for seed in sorted(common)}
-    return fmean(fmean(place.values()) for place in places), by_seed, min(map(len, places))
+        `test`: in place of the column's own.
+        """
+        places = [
+            {seed: 100 * run.accuracy(test or own) for seed, run in runs.items()}
+            for runs, own in ((self._of(row, dataset, column.shots), own) for dataset, own in column.places)
+        ]
+        if not all(places):
+            return None
+        common = sorted(set.intersection(*map(set, places)))
+        by_seed = {seed: fmean(place[seed] for place in places) for seed in common}
+        return fmean(fmean(place.values()) for place in places), by_seed, min(map(len, places))
+
+    def lead(self, other: MethodRow, column: Column) -> PairedDifference | None:
+        """The first row against another on a column's test sets, by images and shared seeds."""
+        if self._arrays is None or other is self._recipe.rows[0]:
+            return None
+        sides: tuple[list[list[Any]], list[list[Any]]] = ([], [])  # of each: by half, by test set
+        for half in ("base", "new") if column.metric == "H" else ("",):
+            found = [
+                self._right(other, column.shots, dataset, half or test, self._arrays)
+                for dataset, test in column.places
+            ]
+            if not all(found):
+                return None
+            for side, right in zip(sides, zip(*filter(None, found), strict=True), strict=True):
+                side.append(list(right))
+        tuned_on = list(dict.fromkeys(dataset for dataset, _ in column.places))
+        draws = [tuned_on.index(dataset) for dataset, _ in column.places]
+        return paired_average_difference(*sides, draws=draws)
+
+    def _right(
+        self, other: MethodRow, shots: int, dataset: str, test: str, arrays: Callable[[str], Arrays]
+    ) -> list[list[NDArray[np.bool_]]] | None:
+        """Of both rows and every seed they share, which images are right; None where none is in common."""
+        ours, theirs = (self._of(row, dataset, shots) for row in (self._recipe.rows[0], other))
+        seeds = sorted(ours.keys() & theirs.keys())
+        try:
+            answers = [[arrays(side[seed].id) for seed in seeds] for side in (ours, theirs)]
+        except InputError as error:
+            self._notes[f"No comparison for some rows: {error}."] = None
+            return None
+        labels = [one[f"{test}/label"] for side in answers for one in side]
+        if not labels or not all(np.array_equal(labels[0], some) for some in labels):
+            return None  # measured on other images
+        return [[one[f"{test}/predicted"] == labels[0] for one in side] for side in answers]
 
 
 def deviation(values: Sequence[float]) -> float | None:
     """Of the sample: √(Σ_s (x_s − x̄)² / (n − 1)); None where there is but one."""
     return stdev(values) if len(values) > 1 else None
-
-
-def _with_published(
-    cell: Cell, recipe: Recipe, row: MethodRow, column: Column, notes: dict[str, None]
-) -> Cell:
-    """The cell with the paper's figure beside it, where backbone and split are the paper's."""
-    figure = _figure(recipe, row, column)
-    if figure is None:
-        return cell
-    if figure.misprint:
-        notes[f"† {figure.note}."] = None
-    right = figure.value if figure.correct is None else figure.correct
-    difference = cell.mean - right if cell.measured else None
-    return replace(cell, published=figure, difference=difference)
-
-
-def _figure(recipe: Recipe, row: MethodRow, column: Column) -> Figure | None:
-    if recipe.backbone not in BACKBONES or recipe.split != "test":
-        return None
-    wanted = (recipe.backbone, row.published or row.label, column.dataset, column.shots, column.metric)
-    for table in recipe.published:
-        for figure in published(table):
-            if (figure.backbone, figure.method, figure.dataset, figure.shots, figure.metric) == wanted:
-                return figure
-    return None
 
 
 def ranked(column: Sequence[Cell], higher: bool = True) -> list[Cell]:
@@ -214,56 +235,6 @@ def ranked(column: Sequence[Cell], higher: bool = True) -> list[Cell]:
         return list(column)
     ranks = dict(zip(sorted(means, reverse=higher), (1, 2), strict=False))
     return [replace(cell, rank=ranks.get(round(cell.mean, cell.digits), 0)) for cell in column]
-
-
-def _lead(
-    runs: _Runs,
-    leader: MethodRow,
-    other: MethodRow,
-    column: Column,
-    arrays: Callable[[str], Arrays] | None,
-    notes: dict[str, None],
-) -> PairedDifference | None:
-    """The first row against another on a column's test sets, over their images and the seeds both have."""
-    if arrays is None or other is leader:
-        return None
-    sides: tuple[list[list[Any]], list[list[Any]]] = ([], [])  # of each: by half, by test set
-    for half in ("base", "new") if column.metric == "H" else ("",):
-        found = [
-            _right(runs, (leader, other), column.shots, *place, half, arrays, notes)
-            for place in column.places
-        ]
-        if not all(found):
-            return None
-        for side, right in zip(sides, zip(*filter(None, found), strict=True), strict=True):
-            side.append(list(right))
-    tuned_on = list(dict.fromkeys(dataset for dataset, _ in column.places))
-    return paired_average_difference(*sides, draws=[tuned_on.index(dataset) for dataset, _ in column.places])
-
-
-def _right(
-    runs: _Runs,
-    rows: tuple[MethodRow, MethodRow],
-    shots: int,
-    dataset: str,
-    test: str,
-    half: str,
-    arrays: Callable[[str], Arrays],
-    notes: dict[str, None],
-) -> list[list[NDArray[np.bool_]]] | None:
-    """Of both rows and every seed they share, which images are right; None where they have none in common."""
-    ours, theirs = (runs.of(row, dataset, shots) for row in rows)
-    seeds = sorted(ours.keys() & theirs.keys())
-    try:
-        said = [[arrays(side[seed].id) for seed in seeds] for side in (ours, theirs)]
-    except InputError as error:
-        notes[f"No comparison for some rows: {error}."] = None
-        return None
-    test = half or test
-    labels = [one[f"{test}/label"] for side in said for one in side]
-    if not labels or not all(np.array_equal(labels[0], some) for some in labels):
-        return None  # measured on other images
-    return [[one[f"{test}/predicted"] == labels[0] for one in side] for side in said]
 
 
 def title_of(dataset: str) -> str:

@@ -1,17 +1,24 @@
-"""A table or figure as a grid of runs: YAML files beside this one, or a user's own."""
+"""Tables as grids of runs: YAML files in `recipes/`, or a user's own; what is wrong is told with its fix."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_origin, get_type_hints
 
-from pbprompt.errors import InputError, suggest
+import yaml
+
+from pbprompt.config import from_dict, read_yaml
+from pbprompt.errors import InputError, first_line, suggest
+from pbprompt.files import read_text
 from pbprompt.learners.fit_options import Views
-from pbprompt.research.recipes.reading import check_positive, is_file, listed, names_in, parsed, read, words
 from pbprompt.research.runs import RunConfig, Split, Task
 from pbprompt.vision.images.names import read_descriptions
 from pbprompt.vision.towers.rounding import PRECISIONS
+
+FOLDER = Path(__file__).with_suffix("")  # of the recipes that come with the package
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,10 @@ class MethodRow:
     by_dataset: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise InputError(f"samples is {self.samples}: give a whole number above 0")
+        if self.precision not in PRECISIONS:
+            raise InputError(f"precision is {self.precision!r}: choose {', '.join(PRECISIONS)}")
         object.__setattr__(self, "overrides", _ordered(self.overrides))
 
     def overrides_on(self, dataset: str) -> tuple[str, ...]:
@@ -45,6 +56,11 @@ class MethodRow:
         """The row with more settings changed, on every dataset."""
         own = {dataset: (*some, *words) for dataset, some in self.by_dataset.items()}
         return replace(self, overrides=(*self.overrides, *words), by_dataset=own)
+
+
+def _ordered(words: Sequence[str]) -> tuple[str, ...]:
+    """Settings in any order are one run; of a setting given twice the last word still counts."""
+    return tuple(sorted(words, key=lambda word: word.partition("=")[0]))
 
 
 @dataclass(frozen=True)
@@ -126,9 +142,9 @@ class Recipe:
         )
 
 
-def recipe_names() -> list[str]:
+def recipe_names(folder: Path = FOLDER) -> list[str]:
     """The recipes that come with the package."""
-    return names_in()
+    return sorted(file.stem for file in folder.glob("*.yaml"))
 
 
 def load_recipe(name_or_path: str, others: Sequence[str] = ()) -> Recipe:
@@ -138,54 +154,99 @@ def load_recipe(name_or_path: str, others: Sequence[str] = ()) -> Recipe:
         raise InputError(f"{path}: no such recipe file")
     if not is_file(name_or_path) and name_or_path not in known:
         raise InputError(f"unknown recipe {name_or_path!r}: {suggest(name_or_path, [*known, *others])}")
-    values, where = parsed(name_or_path, "give title, task, backbone, datasets and rows")
-    rows = tuple(
-        _row(row, f"{where}, row {number}", path.parent)
-        for number, row in enumerate(listed(values.pop("rows", None), where, "rows"), start=1)
-    )
-    views = values.get("views", "centre")
-    if views not in ("centre", "fresh") and (type(views) is not int or views < 1):
-        raise InputError(f"{where}: views is {views!r}: choose centre, fresh or a number")
-    recipe = read(Recipe, {**values, "rows": rows, "name": path.stem}, where)
-    labels = [row.label for row in rows]
-    for row in rows:
-        if labels.count(row.label) > 1:
-            raise InputError(f"{where}: two rows have the label {row.label!r}: give each its own")
-        for dataset in row.by_dataset:
-            if dataset not in recipe.datasets:
-                raise InputError(f"{where}: by_dataset of {row.label!r} names {dataset!r}: choose a dataset")
-    if strange := [name for name in recipe.apart if name not in (*recipe.datasets, *recipe.targets)]:
-        raise InputError(f"{where}: apart names {strange[0]!r}: choose among the datasets and targets")
+    values = parsed(name_or_path, "give title, task, backbone, datasets and rows")
+    with errors_of(name_or_path):
+        rows: list[MethodRow] = []
+        for number, row in enumerate(listed("rows", values.pop("rows", None)), start=1):
+            with errors_of(f"row {number}"):
+                rows.append(_row(row, path.parent))
+        views = values.get("views", "centre")
+        if views not in ("centre", "fresh") and (type(views) is not int or views < 1):
+            raise InputError(f"views is {views!r}: choose centre, fresh or a number")
+        recipe = read(Recipe, {**values, "rows": tuple(rows), "name": path.stem})
+        labels = [row.label for row in rows]
+        for row in rows:
+            if labels.count(row.label) > 1:
+                raise InputError(f"two rows have the label {row.label!r}: give each its own")
+            if strange := [name for name in row.by_dataset if name not in recipe.datasets]:
+                raise InputError(f"by_dataset of {row.label!r} names {strange[0]!r}: choose a dataset")
+        if strange := [name for name in recipe.apart if name not in (*recipe.datasets, *recipe.targets)]:
+            raise InputError(f"apart names {strange[0]!r}: choose among the datasets and targets")
     return recipe
 
 
-def _ordered(words: Sequence[str]) -> tuple[str, ...]:
-    """Settings in any order are one run; of a setting given twice the last word still counts."""
-    return tuple(sorted(words, key=lambda word: word.partition("=")[0]))
+def _row(values: Any, folder: Path) -> MethodRow:
+    if not isinstance(values, dict):
+        raise InputError(f"is {values!r}: write it as {{label: …, method: …}}")
+    own = values.get("by_dataset") or {}
+    if not isinstance(own, dict):
+        raise InputError(f"by_dataset is {own!r}: write it as {{dataset: {{setting: value}}}}")
+    row = {
+        **values,
+        "label": str(values.get("label", values.get("method"))),
+        "overrides": setting_words("overrides", values.get("overrides") or {}),
+        "by_dataset": {
+            name: setting_words(f"by_dataset, {name},", _with_descriptions(some, folder))
+            for name, some in own.items()
+        },
+    }
+    return read(MethodRow, row)
 
 
 def _with_descriptions(settings: Any, folder: Path) -> Any:
     """With what a file says of classes in place of its name, so that a run's name holds it."""
     if not isinstance(settings, dict) or not isinstance(file := settings.get("descriptions"), str):
         return settings
-    told = read_descriptions(folder / file)
-    return {**settings, "descriptions": json.dumps([[name, *texts] for name, texts in told.items()])}
+    sentences = read_descriptions(folder / file)
+    return {**settings, "descriptions": json.dumps([[name, *texts] for name, texts in sentences.items()])}
 
 
-def _row(values: Any, where: str, folder: Path) -> MethodRow:
+# reading any YAML file of these
+
+
+def is_file(name_or_path: str) -> bool:
+    """Whether a user's own file is meant, and no name."""
+    return Path(name_or_path).suffix in (".yaml", ".yml")
+
+
+def parsed(name_or_path: str, fix: str, folder: Path = FOLDER) -> dict[str, Any]:
+    """The mapping that a user's file or a recipe of the package holds."""
+    text = read_text(Path(name_or_path) if is_file(name_or_path) else folder / f"{name_or_path}.yaml")
+    try:
+        values = read_yaml(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{name_or_path}: not YAML ({first_line(error)}): fix it") from None
     if not isinstance(values, dict):
-        raise InputError(f"{where}: is {values!r}: write it as {{label: …, method: …}}")
-    check_positive(values, where, "samples")
-    if (precision := values.get("precision", "float32")) not in PRECISIONS:
-        raise InputError(f"{where}: precision is {precision!r}: choose {', '.join(PRECISIONS)}")
-    own = values.get("by_dataset") or {}
-    if not isinstance(own, dict):
-        raise InputError(f"{where}: by_dataset is {own!r}: write it as {{dataset: {{setting: value}}}}")
-    own = {name: _with_descriptions(some, folder) for name, some in own.items()}
-    row = {
-        **values,
-        "label": str(values.get("label", values.get("method"))),
-        "overrides": words(values.get("overrides") or {}, where, "overrides"),
-        "by_dataset": {name: words(some, where, f"by_dataset, {name},") for name, some in own.items()},
-    }
-    return read(MethodRow, row, where)
+        raise InputError(f"{name_or_path}: not a recipe: {fix}")
+    return values
+
+
+@contextmanager
+def errors_of(place: str) -> Iterator[None]:
+    """Errors that come from here say so."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
+
+
+def read(kind: type[T], values: Mapping[str, Any]) -> T:
+    """The values as a dataclass; one word alone is a list of one, where a list is wanted."""
+    hints = get_type_hints(kind)
+    lists = {key: listed(key, value) for key, value in values.items() if get_origin(hints.get(key)) is tuple}
+    return from_dict(kind, {**values, **lists}, "key")
+
+
+def listed(key: str, value: Any) -> list[Any] | tuple[Any, ...]:
+    """The list under a key, which is not empty."""
+    values = value if isinstance(value, list | tuple) else [value]
+    if (isinstance(values, list) and not values) or None in values:
+        raise InputError(f"{key} is empty: list one or more")
+    return values
+
+
+def setting_words(key: str, values: Any) -> tuple[str, ...]:
+    """A mapping of settings as `key=value` words."""
+    if not isinstance(values, dict):
+        raise InputError(f"{key} is {values!r}: write it as {{setting: value}}")
+    return tuple(f"{setting}={value}" for setting, value in values.items())
