@@ -83,8 +83,9 @@ def by_validation(whole: Problem, few: Labelled, val: Labelled, hierarchy: dict[
     kept = Features(val.images[free], patches[free], val.labels[free])
     said = predict_features(TunedModel(method, info).predictor, kept)
     model = TunedModel(method, replace(info, temperature=temperature_of(said, kept)))
-    calibration = calibrate(model.predictor, kept, groups=groups[n:][free])
-    return replace(model, calibration=calibration)
+    said = predict_features(model.predictor, kept)
+    given = said.probabilities, kept.labels, groups[n:][free], said.familiarity
+    return replace(model, calibration=calibrate(model.predictor, *given))
 
 
 def discriminants(few: Labelled, new: Labelled, *, flat: bool) -> NDArray[np.int_]:

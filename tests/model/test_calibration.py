@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from calibrated import calibrated_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_files import put
@@ -16,7 +17,6 @@ from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.learners.method import build_method, make_config
 from pbprompt.model.calibration import (
     Calibration,
-    calibrate,
     calibrate_left_out,
     calibration_text,
     chosen,
@@ -206,7 +206,7 @@ def test_calibrate_is_what_the_predictor_says(tiny_vit):
         torch.randint(3, (30,), generator=generator),
     )
     predictor = predictive(method, samples=6, seed=4)
-    found = calibrate(predictor, features)
+    found = calibrated_by(predictor, features)
     assert (found.classes, found.classes_seen, found.samples, found.seed) == (4, 3, 6, 4)
     assert found.labels == tuple(method.classes[label] for label in features.labels.tolist())
     assert found.left_out == 0

@@ -6,13 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from calibrated import calibrated_by
 from PIL import Image
 
 from pbprompt.apps.batch import BatchJob, answers
 from pbprompt.errors import InputError
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
-from pbprompt.model.calibration import calibrate, check_temperature
+from pbprompt.model.calibration import check_temperature
 from pbprompt.model.evaluate import evaluate, evaluated
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
@@ -69,7 +70,7 @@ def test_fit_says_what_it_was_made_of(model, photos):
 
 
 def test_the_calibration_is_of_images_that_were_not_trained_on(model, photos, bank):
-    assert model.calibration == calibrate(model.predictor, bank.encode(photos.root, photos.val))
+    assert model.calibration == calibrated_by(model.predictor, bank.encode(photos.root, photos.val))
     assert model.calibrated
     as_training = photos.__class__("noise", photos.root, CLASSES, photos.train, photos.train[:6], photos.test)
     again = evaluated(model, as_training, bank, figures=False)
@@ -197,7 +198,7 @@ def test_a_temperature_is_fitted_to_validation_images_and_kept(
     scaled = evaluated(model, few, bank, temperature=True)
     assert scaled.info.temperature != 1 and model.info.temperature == 1
     val = bank.encode(photos.root, photos.val)
-    assert scaled.calibration == calibrate(scaled.predictor, val) != model.calibration
+    assert scaled.calibration == calibrated_by(scaled.predictor, val) != model.calibration
     figures, others = (evaluate(one, photos, "val", bank)[0] for one in (scaled, model))
     assert figures["nll"] < others["nll"]
     assert scaled.info.metrics["nll"] != model.info.metrics["nll"]

@@ -53,19 +53,19 @@ def tried(
         return {}
     groups = series_of(dataset, dataset.train, bank, group)
     figures, logs, several = {}, {}, {}
-    for places in (
-        some for size in range(len(towers)) for some in combinations(range(len(towers)), size + 1)
-    ):
+    every = range(len(towers))
+    for places in (some for size in every for some in combinations(every, size + 1)):
         backbone = load_backbone([towers[place] for place in places])
         features = bank.on(backbone).encode(dataset.root, dataset.train)
-        fit = Fit(kind, backbone, dataset.classes, dataset.template, seed, config)
-        found = fit.on_folds(features, groups)
+        found = Fit(kind, backbone, dataset.classes, dataset.template, seed, config).on_folds(
+            features, groups
+        )
         if found is None:
             return {}
-        rows, said = found
+        rows, answers = found
         truth = features.labels[rows]
-        figures[places] = score(said, features.subset(rows))
-        logs[places] = log_probabilities(said).gather(1, truth.unsqueeze(1)).squeeze(1).numpy()
+        figures[places] = score(answers, features.subset(rows))
+        logs[places] = log_probabilities(answers).gather(1, truth.unsqueeze(1)).squeeze(1).numpy()
         several[places] = backbone
     taken = seconds(dataset, list(several.values()))
     best = logs[min(figures, key=lambda places: figures[places]["nll"])]
@@ -85,9 +85,8 @@ def behind(best: Float[np.ndarray, " n"], other: Float[np.ndarray, " n"]) -> tup
 def seconds(dataset: Dataset, backbones: Sequence[Backbone]) -> list[float]:
     """Of each an image's time in its towers, without decoding; in turns, so that what else the machine does
     is shared."""
-    pictures = [
-        open_image(dataset.file(item)) for item in dataset.train[: default_batch(torch.device("cpu"))]
-    ]
+    some = dataset.train[: default_batch(torch.device("cpu"))]
+    pictures = [open_image(dataset.file(item)) for item in some]
     batches = [torch.stack([backbone.preprocess(one) for one in pictures]) for backbone in backbones]
     quickest = [float("inf")] * len(backbones)
     for _ in range(ROUNDS):

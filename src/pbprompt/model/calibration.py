@@ -31,7 +31,7 @@ from pbprompt.model.hierarchy import levels
 from pbprompt.model.manifest import CALIBRATION, ModelFiles, opened
 from pbprompt.model.metrics.conformal import ByDifficulty, by_difficulty, class_quantiles
 from pbprompt.model.metrics.selective import start, sure_threshold, times_as_many
-from pbprompt.model.predictor import Predictor, predict_features
+from pbprompt.model.predictor import Predictor
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.images.series import apart
@@ -129,31 +129,23 @@ class Calibration:
         return replace(self, **columns, left_out=left_out, groups=())
 
     def threshold(self, accuracy: float) -> float:
-        """The confidence from which on images are this accurate, promised with `CERTAINTY`
-        (`selective.sure_threshold`); infinite where these images are too few, or too often wrong, to promise
-        it: then no image is accepted. `accepted` says how these images fare at it.
-        """
+        """The confidence from which on images are this accurate, promised with `CERTAINTY`; infinite where
+        these images are too few, or too often wrong, to promise it: then no image is accepted."""
         if not 0 < accuracy < 1:
             raise InputError(f"accuracy is {accuracy:g}: give a share between 0 and 1, such as 0.9")
         return sure_threshold(self.single.confidence, self.single.right, accuracy, CERTAINTY, self.weights)
 
     def promised(self, accuracy: float) -> Promise:
         """An accuracy or, where that cannot be promised, the highest whole percentage below it that can and
-        answers `FEW_ANSWERED` of the images, or else any; if there is none from a half on, no image is
-        accepted."""
+        answers `FEW_ANSWERED` of the images, or else any; without one no image is accepted."""
         if math.isfinite(threshold := self.threshold(accuracy)):
             return Promise(accuracy, threshold)
         return self.instead(FEW_ANSWERED, accuracy) or self.instead(0, accuracy) or Promise(0.0, math.inf)
 
     def instead(self, share: float, below: float = 1.0) -> Promise | None:
         """The most, below an accuracy, that can be promised of this share of images, or of more."""
-        least = share * len(self.single)
-        found = (
-            one
-            for one in reversed(self.promises)
-            if one.accuracy < below and self.accepted(one.threshold).images >= least
-        )
-        return next(found, None)
+        least, able = share * len(self.single), [one for one in self.promises if one.accuracy < below]
+        return next((one for one in able[::-1] if self.accepted(one.threshold).images >= least), None)
 
     @cached_property
     def weights(self) -> NDArray[np.float64]:
@@ -165,38 +157,38 @@ class Calibration:
         weights = np.array([self.mix.get(label, 0.0) / count[label] for label in labels])
         return weights * (len(labels) / weights.sum())
 
+    @cached_property
+    def levels(self) -> list[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
+        """How sure and whether right, one image of each series: by its class, and by each level of groups."""
+        one = self.single
+        groups = zip(zip(*one.group_confidence, strict=True), zip(*one.group_right, strict=True), strict=True)
+        return [(np.array(sure), np.array(hit)) for sure, hit in ((one.confidence, one.right), *groups)]
+
     def back_off(self, accuracy: float) -> tuple[float, ...]:
         """Thresholds of classes and of each level of groups from which on answers are this accurate.
 
         Level after level, the images that no narrower level answers: each level's answers by themselves are
         promised, all levels together with `CERTAINTY`. Infinite where a level can promise nothing.
         """
-        one, found = self.single, []
-        if not one.group_confidence:
+        if len(self.levels) == 1:
             raise InputError("the model knows of no groups of classes: fit it with --hierarchy FILE")
-        confidence = np.column_stack([one.confidence, np.array(one.group_confidence)])
-        right = np.column_stack([one.right, np.array(one.group_right)])
-        left = np.ones(len(one), dtype=bool)
-        certainty = 1 - (1 - CERTAINTY) / confidence.shape[1]
-        for sure, hit in zip(confidence.T, right.T, strict=True):
-            asked = left & (sure > 0)
-            found.append(
-                sure_threshold(sure[asked], hit[asked], accuracy, certainty, self.weights[asked])
-                if asked.any()
-                else math.inf
-            )
-            left &= sure < found[-1]
+        left, found = np.ones(len(self.single), dtype=bool), []
+        certainty = 1 - (1 - CERTAINTY) / len(self.levels)
+        for sure, hit in self.levels:
+            own, threshold = left & (sure > 0), math.inf
+            if own.any():
+                threshold = sure_threshold(sure[own], hit[own], accuracy, certainty, self.weights[own])
+            found.append(threshold)
+            left &= sure < threshold
         return tuple(found)
 
     def answered(self, thresholds: Sequence[float]) -> list[Accepted]:
         """How these images fare, one of each series, at each level of `back_off`."""
-        one, found, left = self.single, [], np.ones(len(self.single), dtype=bool)
-        columns = zip(*one.group_confidence, strict=True), zip(*one.group_right, strict=True)
-        levels = [(one.confidence, one.right), *zip(*columns, strict=True)]
-        for (sure, right), threshold in zip(levels, thresholds, strict=False):
-            at = left & (np.asarray(sure) >= threshold)
+        left, found = np.ones(len(self.single), dtype=bool), []
+        for (sure, right), threshold in zip(self.levels, thresholds, strict=False):
+            at = left & (sure >= threshold)
             weights = self.weights * at
-            found.append(Accepted(float(weights.sum()), float(weights @ np.asarray(right))))
+            found.append(Accepted(float(weights.sum()), float(weights @ right)))
             left &= ~at
         return found
 
@@ -216,8 +208,7 @@ class Calibration:
 
     @property
     def trade(self) -> list[dict[str, float | None]]:
-        """What each promise answers of these images, one of each series, and how many of the answers are
-        right."""
+        """What each promise answers of one image of each series, and how many of the answers are right."""
         return [one.kept(self.single.confidence, self.single.right) for one in self.promises]
 
     def with_left_out(self, other: "Calibration") -> "Calibration":
@@ -257,52 +248,15 @@ def chosen(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def calibrate(
     predictor: Predictor,
-    features: Features,
-    answers: Predictive | None = None,
+    probabilities: Float[Tensor, "n c"],
+    labels: Int[Tensor, " n"],
     groups: Int[Tensor, " n"] | None = None,
+    familiarity: Float[Tensor, " n"] | None = None,
     *,
     left_out: bool = False,
 ) -> Calibration:
-    """By a tuned predictor's answers on validation images, or those of models fitted without these images.
-
-    Args:
-        predictor: what the calibration is of.
-        features: labelled images.
-        answers: what is said of them, if that is known.
-        groups: their series, which are left out whole.
-        left_out: whether they are training images.
-    """
-    answers = answers or predict_features(predictor, features)
-    labels = features.labels.cpu()
-    return _calibration(answers.probabilities.cpu(), labels, predictor, groups, answers.familiarity, left_out)
-
-
-def calibrate_left_out(predictor: Predictor) -> Calibration | None:
-    """The same of training images, each judged by the model without it; None where the method cannot."""
-    method = predictor.method
-    answers = method.left_out() if isinstance(method, LeavesOut) else None
-    if answers is None:
-        return None
-    logits, labels = answers[0].cpu().clamp_min(torch.finfo(torch.float32).tiny).log(), answers[1].cpu()
-    groups = method.series_left_out() if isinstance(method, LeavesOutSeries) else None
-    familiar = method.familiarity_left_out() if isinstance(method, FamiliarLeftOut) else None
-    often = torch.ones(logits.shape[1]) if predictor.ratio is None else predictor.ratio.cpu()
-    come = often[labels] > 0
-    if not come.any():
-        return None
-    probabilities = (logits / predictor.temperature + often.to(logits).log()).softmax(-1)
-    series, familiar = (None if one is None else one.cpu()[come] for one in (groups, familiar))
-    return _calibration(probabilities[come], labels[come], predictor, series, familiar, True)
-
-
-def _calibration(
-    probabilities: Float[Tensor, "n c"],
-    labels: Int[Tensor, " n"],
-    predictor: Predictor,
-    groups: Int[Tensor, " n"] | None,
-    familiarity: Float[Tensor, " n"] | None,
-    left_out: bool,
-) -> Calibration:
+    """By what is said of labelled images; `groups`: their series; `left_out`: they are training images."""
+    probabilities, labels = probabilities.cpu(), labels.cpu()
     best, predicted = probabilities.max(-1)
     sure, hits = [], []
     for level in levels(predictor.hierarchy, predictor.classes):
@@ -326,6 +280,24 @@ def _calibration(
         predicted=tuple(predictor.classes[place] for place in predicted.tolist()),
         familiarity=() if familiarity is None else tuple(rounded(familiarity)),
     )
+
+
+def calibrate_left_out(predictor: Predictor) -> Calibration | None:
+    """The same of training images, each judged by the model without it; None where the method cannot."""
+    method = predictor.method
+    answers = method.left_out() if isinstance(method, LeavesOut) else None
+    if answers is None:
+        return None
+    logits, labels = answers[0].cpu().clamp_min(torch.finfo(torch.float32).tiny).log(), answers[1].cpu()
+    groups = method.series_left_out() if isinstance(method, LeavesOutSeries) else None
+    familiar = method.familiarity_left_out() if isinstance(method, FamiliarLeftOut) else None
+    often = torch.ones(logits.shape[1]) if predictor.ratio is None else predictor.ratio.cpu()
+    come = often[labels] > 0
+    if not come.any():
+        return None
+    probabilities = (logits / predictor.temperature + often.to(logits).log()).softmax(-1)
+    series, familiar = (None if one is None else one.cpu()[come] for one in (groups, familiar))
+    return calibrate(predictor, probabilities[come], labels[come], series, familiar, left_out=True)
 
 
 def held_out_items(dataset: Dataset, *, chooses: bool = False) -> list[Item]:

@@ -82,36 +82,29 @@ def evaluated(
         if temperature or (isinstance(method, LeavesOut) and len(held_out) >= ENOUGH):
             model = replace(model, info=replace(model.info, temperature=temperature_of(answers, features)))
         answers = answers.tempered(model.info.temperature)
-        calibration = calibrate(model.predictor, features, answers, groups)
+        calibration = calibrate(
+            model.predictor, answers.probabilities, features.labels, groups, answers.familiarity
+        )
+
+    def on_folds() -> Calibration:
+        _, features, answers, groups = _answers(model, dataset, LEFT_OUT, bank, unlabelled)
+        given = answers.probabilities, features.labels, groups, answers.familiarity
+        return calibrate(model.predictor, *given, left_out=True)
+
+    foldable = can_leave_out(model, dataset)
     if whole.split_by_seed or len(held_out) < ENOUGH:  # the training images are as good witnesses
-        left = _calibrated_left_out(model, dataset, bank, unlabelled)
+        # beside images without a label a method leaves its own out one by one, so that series take folds
+        series = unlabelled is not None and isinstance(method, LeavesOut) and foldable
+        series = series and series_of(dataset, dataset.train, bank, model.info.data.group) is not None
+        left = on_folds() if series else calibrate_left_out(model.predictor)
         calibration = calibration.with_left_out(left) if calibration and left else calibration or left
-    able = can_leave_out(model, dataset) if split == LEFT_OUT else not (split == "val" and chooses)
-    if figures and able:
+    if figures and (foldable if split == LEFT_OUT else not (split == "val" and chooses)):
         if calibration is None and split == LEFT_OUT:
-            calibration = _calibrated_on_folds(model, dataset, bank, unlabelled)
+            calibration = on_folds()
         model = replace(model, calibration=calibration)
         metrics = evaluate(model, dataset, split, bank, rivals=True, unlabelled=unlabelled)[0]
         metrics = {"split": split, **metrics}
     return replace(model, calibration=calibration, info=replace(model.info, metrics=metrics))
-
-
-def _calibrated_left_out(
-    model: TunedModel, dataset: Dataset, bank: Bank, unlabelled: Unlabelled
-) -> Calibration | None:
-    """By training images that the method leaves out itself; beside images without a label it does so one by
-    one, so that series are left out by folds."""
-    folds = unlabelled is not None and isinstance(model.method, LeavesOut) and can_leave_out(model, dataset)
-    if folds and series_of(dataset, dataset.train, bank, model.info.data.group) is not None:
-        return _calibrated_on_folds(model, dataset, bank, unlabelled)
-    return calibrate_left_out(model.predictor)
-
-
-def _calibrated_on_folds(
-    model: TunedModel, dataset: Dataset, bank: Bank, unlabelled: Unlabelled
-) -> Calibration:
-    _, features, answers, groups = _answers(model, dataset, LEFT_OUT, bank, unlabelled)
-    return calibrate(model.predictor, features, answers, groups, left_out=True)
 
 
 def can_leave_out(model: TunedModel, dataset: Dataset) -> bool:

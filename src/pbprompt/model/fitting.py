@@ -61,16 +61,11 @@ def fit_into(
     temperature: bool = False,
     command: Mapping[str, Any] | None = None,
 ) -> TunedModel:
-    """Fit to a dataset or a draw of it, judge by other images, and save the model with its figures.
+    """Fit to a dataset or a draw of it, evaluate by other images, and save the model with its figures.
 
     Training is checkpointed in the folder: after Ctrl-C or a kill the same call continues from there. Of
     several processes under torchrun, the first writes. `temperature`: scale the probabilities as the
     validation images ask for; `command`: options of the command line, to keep for another fit.
-
-        dataset = open_dataset("photos/")
-        bank = FeatureBank(load_backbone("lite"))
-        few = draw(dataset, 16, seed=1).apply(dataset)
-        model = fit_into(Path("model"), few, bank, CoOp, CoOpConfig())
     """
     main = distributed.is_main()
     with claim(folder) if main else nullcontext():
@@ -127,11 +122,7 @@ def fit_stream_into(
     """Fit in one pass over all images of a stream of one source, and save the model; also what was gathered.
 
     What is gathered is kept beside the folder until the model is written: the same call goes on from there,
-    and `going_on` is told after how many images. `classes_file` maps labels to names to read. `unlabelled`:
-    features of images without a label.
-
-        lite, stream = load_backbone("lite"), Stream(["shards/*.tar"])
-        model, _ = fit_stream_into(Path("model"), stream, lite, Conjugate, ConjugateConfig())
+    and `going_on` is called with how many images that are. `classes_file` maps labels to names to read.
     """
     check_streams(kind, config, backbone)
     source = str(stream.sources[0])

@@ -52,9 +52,7 @@ if TYPE_CHECKING:
     from pbprompt.model.tuned import TunedModel
 
 VERSION = 2
-Given = (
-    Backbone | str | Path | Sequence[str | Path] | None
-)  # towers, or where their weights are; None: where they were
+Given = Backbone | str | Path | Sequence[str | Path] | None  # towers, or their weights; None: as they were
 CLASSES_HASH = "classes_sha256"  # the config's key: the weights are in the order of the names
 NOTHING = "nothing."  # before the names of tensors that tell images without content
 NAMES = "names"  # likewise: what prompts call classes, where that is not their label
@@ -191,10 +189,8 @@ def load_model(
     try:
         state = load(files.part(WEIGHTS) or b"")
         check_finite(path, state)
-        told = {
-            name.removeprefix(NOTHING): state.pop(name) for name in list(state) if name.startswith(NOTHING)
-        }
-        nothing = Nothing(**told) if told else None
+        own = {name.removeprefix(NOTHING): state.pop(name) for name in [*state] if name.startswith(NOTHING)}
+        nothing = Nothing(**own) if own else None
         if nothing and (nothing.directions.shape[1:], nothing.most.shape) != (nothing.centre.shape, ()):
             raise ValueError(f"{NOTHING}* do not fit each other")
         if not info.multi_label:
@@ -232,19 +228,18 @@ def _towers_of(folder: Path, info: ModelInfo, given: Given, device: str | torch.
         if dtype == torch.float16 and pick(str(device)) == "cpu":
             dtype = torch.float32
         activation = None if place in EMBEDDED else facts["activation"]
-        tower = (
-            place
-            if isinstance(place, Backbone)
-            else load_backbone(place, activation=activation, device=device, dtype=dtype)
-        )
+        tower = place
+        if not isinstance(tower, Backbone):
+            tower = load_backbone(tower, activation=activation, device=device, dtype=dtype)
         if tower.fingerprint != facts["fingerprint"]:
             raise InputError(
                 f"{folder}: tuned on {facts['name']} with other weights than these "
                 f"({facts['fingerprint'][:12]} ≠ {tower.fingerprint[:12]}): give the same checkpoint"
             )
         towers.append(tower.framed(framing_of(facts.get("framing", ""))))
-    asked = isinstance(given, Backbone) and all(map(operator.is_, given.towers, towers))
-    return given if asked and isinstance(given, Backbone) else load_backbone(towers)
+    if isinstance(given, Backbone) and all(map(operator.is_, given.towers, towers)):
+        return given
+    return load_backbone(towers)
 
 
 def copy_method(method: Method) -> Method:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -177,19 +177,8 @@ def run_identity(
     dataset: Dataset, method: Trained, seed: int, epochs: int, views: Views, budget: int = 0
 ) -> str:
     """A name for exactly this training run."""
-    facts = [
-        dataset.content_hash,
-        dataset.template,
-        method.given.fingerprint,
-        method.name,
-        to_dict(method.config),
-        method.unseen_names,
-        seed,
-        epochs,
-        views,
-    ]
-    if budget:
-        facts.append(budget)
+    facts: list[Any] = [dataset.content_hash, dataset.template, method.given.fingerprint, method.name]
+    facts += [to_dict(method.config), method.unseen_names, seed, epochs, views, *([budget] if budget else [])]
     if method.given.dtype != torch.float32:
         facts.append(str(method.given.dtype))
     if method.image_weights is not None:

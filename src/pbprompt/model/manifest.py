@@ -69,9 +69,8 @@ def opened(source: str | Path | ModelFiles) -> ModelFiles:
         before = _content(folder / CONFIG)
         config = _config(before)
         named = config.get(HASHES)
-        named = named if isinstance(named, dict) else {}
-        parts = ((name, _part(folder, name, named)) for name in PARTS)
-        files = ModelFiles(folder, config, {name: part for name, part in parts if part is not None})
+        parts = {name: _part(folder, name, named) for name in PARTS} if isinstance(named, dict) else {}
+        files = ModelFiles(folder, config, {name: part for name, part in parts.items() if part is not None})
         if _content(folder / CONFIG) == before:
             break
     return files

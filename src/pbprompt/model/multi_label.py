@@ -92,9 +92,9 @@ def evaluate_labels(
     `zero_shot_map` is the mAP of ranking images by their cosine to the names, if the backbone reads names.
     """
     classes, backbone = method.classes, method.backbone
-    for name in missing_names(classes, dataset.classes):
-        hint = suggest(name, classes)
-        raise InputError(f"{dataset.name}: the model does not know the label {name!r}: {hint}")
+    if new := missing_names(classes, dataset.classes):
+        hint = suggest(new[0], classes)
+        raise InputError(f"{dataset.name}: the model does not know the label {new[0]!r}: {hint}")
     has = torch.zeros(len(items), len(classes), dtype=torch.bool)
     has[:, class_rows(classes, dataset.classes)] = targets(items, len(dataset.classes)).bool()
     said = label_probabilities(head, features.images)

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from pbprompt.errors import InputError
@@ -62,35 +62,35 @@ def _found(images: bytes, labels: tuple[int, ...], chance: float) -> Series:
 
 def by_path(dataset: Dataset, bank: Bank, by: str) -> dict[str, str]:
     """The series that features find, of each image that is of one with others: for whoever splits them."""
-    if from_rows(by):
-        return {}
-    groups = series_of(dataset, dataset.items, bank, by)
+    groups = None if from_rows(by) else series_of(dataset, dataset.items, bank, by)
     if groups is None:
         return {}
-    _, place, size = groups.unique(return_inverse=True, return_counts=True)
-    several = (size[place] > 1).tolist()
-    rows = zip(dataset.items, groups.tolist(), several, strict=True)
-    return {item.path: f"{ALIKE} {group}" for item, group, many in rows if many}
+    rows = zip(dataset.items, groups.tolist(), _several(groups).tolist(), strict=True)
+    return {item.path: f"{ALIKE} {group}" for item, group, several in rows if several}
 
 
 def apart_from(
-    dataset: Dataset, held_out: Sequence[Item], bank: Bank, by: str
+    dataset: Dataset, held_out: list[Item], bank: Bank, by: str
 ) -> tuple[list[Item], Int[Tensor, " n"] | None]:
     """The held-out items that are of no training item's series, and their series."""
-    learned = len(dataset.train)
-    groups = series_of(dataset, [*dataset.train, *held_out], bank, by)
+    groups = series_of(dataset, [*dataset.train, *held_out], bank, by) if held_out else None
     if groups is None:
-        return list(held_out), None
-    own = groups[learned:]
-    free = ~torch.isin(own, groups[:learned])
+        return held_out, None
+    learned, own = groups.tensor_split([len(dataset.train)])
+    free = ~torch.isin(own, learned)
     return [item for item, kept in zip(held_out, free.tolist(), strict=True) if kept], own[free]
 
 
 def series_facts(groups: Int[Tensor, " n"] | None, by: str) -> dict[str, Any]:
-    """What `fit` keeps of them: how they were told, how many photographs are of a series of several, and how
+    """What `fit` keeps of them: how they were found, how many photographs are of a series of several, and how
     many series there are."""
     facts: dict[str, Any] = {"group": by} if by else {}
     if groups is not None:
-        _, place, size = groups.unique(return_inverse=True, return_counts=True)
-        facts |= {"in_series": int((size[place] > 1).sum()), "series": len(size)}
+        facts |= {"in_series": int(_several(groups).sum()), "series": len(groups.unique())}
     return facts
+
+
+def _several(groups: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:
+    """Which are of a series of several."""
+    _, place, size = groups.unique(return_inverse=True, return_counts=True)
+    return size[place] > 1

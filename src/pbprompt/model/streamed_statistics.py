@@ -13,7 +13,6 @@ bits of the sums.
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import islice
 from typing import NamedTuple, Self
 
 import torch
@@ -25,7 +24,7 @@ from pbprompt.vision.features.encode import Encoding, decoder_for, default_batch
 from pbprompt.vision.images.stream import Record, Unit
 from pbprompt.vision.towers.backbone import Backbone
 
-TOLD = 5  # images that could not be read are told with the reason; the others are counted
+NAMED = 5  # images that could not be read are named with the reason; the others are counted
 
 
 class Gathered(NamedTuple):
@@ -49,7 +48,7 @@ class Gathered(NamedTuple):
             self.images + other.images,
             self.other_splits + other.other_splits,
             self.failed + other.failed,
-            (*self.failures, *other.failures)[:TOLD],
+            (*self.failures, *other.failures)[:NAMED],
         )
 
     def under(self, keys: Sequence[str]) -> Evidence:
@@ -82,12 +81,9 @@ class Pass:
     def add(self, place: Place, found: Encoding) -> None:
         """A batch, which ends at the place."""
         self.failed += len(found.failures)
-        self.failures += [str(error) for error in found.failures.values()][: TOLD - len(self.failures)]
-        own = [
-            self.labels.setdefault(record.label, len(self.labels))
-            for at, record in enumerate(found.records)
-            if at not in found.failures
-        ]
+        self.failures += [str(error) for error in found.failures.values()][: NAMED - len(self.failures)]
+        read = (record for at, record in enumerate(found.records) if at not in found.failures)
+        own = [self.labels.setdefault(record.label, len(self.labels)) for record in read]
         self.gathering.add(found.global_, torch.tensor(own, dtype=torch.long))
         self.place = place
 
@@ -133,9 +129,8 @@ def gather_units(
     whole = True  # sums, kept images and place belong together: not so within an addition
     try:
         with closing(decoder_for(backbone)) as decoders:
-            gathered_in = str(checkpoint.folder) if checkpoint else "memory"
-            records = _learned(units, passing.place, gathered_in)
-            batches = _batches(records, default_batch(backbone.device))
+            source = str(checkpoint.folder) if checkpoint else "memory"
+            batches = _batches(units, passing.place, default_batch(backbone.device), source)
             for place, found in encode_records(backbone, batches, decoders):
                 whole = False
                 passing.add(place, found)
@@ -152,46 +147,39 @@ def gather_units(
     return passing.gathered()
 
 
-def _learned(units: Iterable[Unit], start: Place, gathered_in: str) -> Iterator[tuple[Place, Record | None]]:
-    """Records to learn from, after the first place, and where each lies; at the end of all, none."""
-    place = Place(other_splits=start.other_splits)
+def _batches(
+    units: Iterable[Unit], start: Place, size: int, source: str
+) -> Iterator[tuple[Place, list[Record]]]:
+    """Records to learn from after the first place, so many at a time, and where the last of them lies; at the
+    end of all what is left, perhaps none."""
+    other = InputError(
+        f"{source}: the images are others than when it was gathered (some were added, removed or changed): "
+        "give the images of before, or remove it to start anew"
+    )
+    place, batch = Place(other_splits=start.other_splits), list[Record]()
     for unit in units:
-        digest = hashlib.sha256(
-            f"{place.digest} {unit.identity}".encode("utf-8", "backslashreplace")
-        ).hexdigest()
-        place = place._replace(units=place.units + 1, digest=digest, records=0)
+        begun = f"{place.digest} {unit.identity}".encode("utf-8", "backslashreplace")
+        place = place._replace(units=place.units + 1, digest=hashlib.sha256(begun).hexdigest(), records=0)
         if place.units < start.units:
             continue
         if place.units == start.units:
-            if digest != start.digest:
-                raise _changed(gathered_in)
+            if place.digest != start.digest:
+                raise other
             place = place._replace(records=start.records)
         for record in unit.records(place.records):
             place = place._replace(records=place.records + 1)
             if record.split not in ("", "train"):
                 place = place._replace(other_splits=place.other_splits + 1)
-            elif record.label or isinstance(record.content, InputError):
-                yield place, record
-            else:
+                continue
+            if not record.label and not isinstance(record.content, InputError):
                 raise InputError(
                     f"{record.name} has no label: put each class's images in a folder of its own, or give a "
                     "column `label`, or the tar's .cls files"
                 )
+            batch.append(record)
+            if len(batch) == size:
+                yield place, batch
+                batch = []
     if place.units < start.units:
-        raise _changed(gathered_in)
-    yield place, None
-
-
-def _changed(gathered_in: str) -> InputError:
-    return InputError(
-        f"{gathered_in}: the images are others than when it was gathered (some were added, removed or "
-        "changed): give the images of before, or remove it to start anew"
-    )
-
-
-def _batches(
-    records: Iterator[tuple[Place, Record | None]], size: int
-) -> Iterator[tuple[Place, list[Record]]]:
-    """So many at a time, with the place of the last."""
-    while batch := list(islice(records, size)):
-        yield batch[-1][0], [record for _, record in batch if record is not None]
+        raise other
+    yield place, batch

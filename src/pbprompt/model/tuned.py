@@ -341,12 +341,12 @@ class TunedModel:
 
     def class_counts(self) -> Float[Tensor, " c"]:
         """How many training images each class has, where the method knows."""
-        if self.multi_label or not isinstance(self.method, CountsClasses):
-            kind = "a multi-label model" if self.multi_label else self.method.name
+        method = self.single_label().method
+        if not isinstance(method, CountsClasses):
             raise InputError(
-                f"{kind} does not tell how frequent its classes were: fit `conjugate` for class_mix"
+                f"{method.name} does not tell how frequent its classes were: fit `conjugate` for class_mix"
             )
-        return self.method.class_counts()
+        return method.class_counts()
 
     @property
     def ratio(self) -> Float[Tensor, " c"] | None:
@@ -365,9 +365,7 @@ class TunedModel:
         Args:
             mix: "balanced", or how often each class comes, up to a factor; 0 of those that are not named.
         """
-        changed = replace(self, class_mix=mix, calibration=None)
-        changed._class_shares()  # refused now
-        return changed.with_left_out()
+        return replace(self, class_mix=mix, calibration=None).with_left_out()
 
     def for_costs(self, costs: Costs) -> Self:
         """The model for wrong answers that cost more or less than others, by class and answer: the answer of
@@ -410,11 +408,15 @@ class TunedModel:
         per_class: bool = False,
         back_off: float | None = None,
     ) -> Rule:
-        """What marks an image as unsure so that the others are this accurate (or as accurate as can be
-        promised, `Calibration.promised`), and fills sets that hold the
-        true class this often (`per_class`: whatever class it is), judged by the validation images; and what
-        marks one as none of the classes, wrongly so for this share of images of theirs. `back_off`: answers
-        of this accuracy, a group where no class has it (`Calibration.back_off`)."""
+        """What marks images, by those that the model is calibrated by.
+
+        Args:
+            accuracy: how often images that are not unsure are right; less where that cannot be promised.
+            coverage: how often sets hold the true class.
+            refusal: for what share of images of its classes it may wrongly say that they are of none.
+            per_class: whether sets do so for the images of every class.
+            back_off: the accuracy of answers that are a group where no class has it.
+        """
         if refusal is not None and not 0 < refusal < 1:
             raise InputError(f"none_at is {refusal:g}: give a share between 0 and 1, such as 0.05")
         if self.costs is not None and back_off is not None:

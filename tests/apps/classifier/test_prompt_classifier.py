@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from calibrated import calibrated_by
 from PIL import Image
 
 from pbprompt import InputError, PromptClassifier
 from pbprompt.apps.cli.fit import fit
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
-from pbprompt.model.calibration import calibrate
 from pbprompt.model.learn import tune
 from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
@@ -96,7 +96,7 @@ def test_fit_on_a_folder_is_what_the_command_line_does(photos, lite):
     expected = predictor(Encoded(test.global_, test.patches)).probabilities
     files = [dataset.file(item) for item in dataset.test]
     np.testing.assert_allclose(classifier.predict_proba(files), expected, atol=1e-5)
-    assert classifier.calibration_ == calibrate(predictor, bank.encode(dataset.root, dataset.val))
+    assert classifier.calibration_ == calibrated_by(predictor, bank.encode(dataset.root, dataset.val))
     assert classifier.method_.template == "a drawing of a {}."
 
 
@@ -428,7 +428,7 @@ def test_an_eval_set_is_what_validation_images_are(tiny_vit, table):
     np.testing.assert_array_equal(checked.predict_proba(train[0]), plain.predict_proba(train[0]))
     labels = torch.tensor(np.searchsorted(checked.classes_, held_out[1]))
     x = torch.from_numpy(held_out[0])
-    by_them = calibrate(checked.model_.predictor, Features(x, x[:, None], labels))
+    by_them = calibrated_by(checked.model_.predictor, Features(x, x[:, None], labels))
     assert checked.calibration_ == by_them.with_left_out(plain.calibration_)
     figures = checked.model_.info.metrics
     assert figures["split"] == "val" and figures["accuracy"] == checked.score(*held_out)

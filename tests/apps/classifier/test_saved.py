@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from calibrated import calibrated_by
 from model_files import put
 from PIL import Image
 from sklearn.base import clone
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 from pbprompt import InputError, PromptClassifier
 from pbprompt.apps.cli import app
 from pbprompt.learners.trained import Trained
-from pbprompt.model.calibration import calibrate, read_calibration
+from pbprompt.model.calibration import read_calibration
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import methods
 from pbprompt.vision.features.cache import Features
@@ -115,7 +116,7 @@ def test_labels_and_their_names_come_back(images, tmp_path):
 
 def test_the_calibration_stays_with_the_model(fitted, images, tmp_path):
     held_out = Features(*images, labels=torch.tensor([0, 1, 2, 0, 1, 2]))
-    calibration = calibrate(fitted.model_.predictor, held_out)
+    calibration = calibrated_by(fitted.model_.predictor, held_out)
     model = replace(fitted.model_, calibration=calibration)
     with_it = PromptClassifier(**fitted.get_params(deep=False))._take(model, fitted._labels)
     with_it.save_pretrained(tmp_path / "a")

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from calibrated import calibrated_by
 from PIL import Image
 
 import pbprompt
@@ -162,7 +163,7 @@ def test_train_alone_gets_figures(run, photos, tmp_path):
 
 def test_the_validation_images_are_answered_and_kept(run, photos, tmp_path):
     """All of the val split, not the few that a draw takes; the same numbers as from the saved model."""
-    from pbprompt.model.calibration import calibrate, read_calibration
+    from pbprompt.model.calibration import read_calibration
     from pbprompt.model.predictor import predictive
     from pbprompt.model.tuned import TunedModel
     from pbprompt.vision.features.cache import FeatureBank
@@ -177,7 +178,7 @@ def test_the_validation_images_are_answered_and_kept(run, photos, tmp_path):
     assert (kept.classes, kept.classes_seen, kept.samples, kept.seed) == (3, 3, 20, 0)
     dataset, method = open_dataset(str(photos), seed=1, held_out=OF_A_DRAW), TunedModel.load(model).method
     features = FeatureBank(method.backbone, progress=False).encode(dataset.root, dataset.val)
-    assert calibrate(predictive(method), features) == kept
+    assert calibrated_by(predictive(method), features) == kept
     assert "6 validation images, of 3 of 3 classes" in (model / "README.md").read_text()
 
 

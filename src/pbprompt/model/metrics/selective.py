@@ -100,8 +100,8 @@ def _worth(w: Floats, squares: Floats, wrong: Floats, wrong_squares: Floats) -> 
     share = wrong / w
     spread = wrong_squares * (1 - 2 * share) + share**2 * squares  # Σ w² (e − ê)²
     with np.errstate(divide="ignore", invalid="ignore"):
-        told = np.where(spread > 1e-12 * squares, share * (1 - share) * w**2 / spread, np.inf)
-    items = np.minimum(told, w**2 / squares)
+        worth = np.where(spread > 1e-12 * squares, share * (1 - share) * w**2 / spread, np.inf)
+    items = np.minimum(worth, w**2 / squares)
     return np.floor(items + 1e-6), np.ceil(items * share - 1e-6)
 
 
@@ -123,11 +123,8 @@ def start(
         return math.inf
     least = int(np.argmax(items >= fewest)) + 1
     tried = np.unique(np.geomspace(least, len(values), TRIED).round().astype(int)) - 1
-    could = [
-        items[at]
-        for at in tried
-        if few_errors(items[at], int(errors[at]), 1 - accuracy) <= (1 - certainty) / 2
-    ]
+    risk = (1 - certainty) / 2
+    could = [items[at] for at in tried if few_errors(items[at], int(errors[at]), 1 - accuracy) <= risk]
     return max(fewest, could[-1] // 2) if could else fewest
 
 
@@ -140,11 +137,9 @@ def times_as_many(
 ) -> int:
     """How many times the items it would take to promise an accuracy, were the others right as often as
     these; 0 where `MOST_TIMES` would not do."""
-    values = numbers(confidence, "confidence")
-    right = flags(correct, "correct", len(values))
-    w = np.ones(len(values)) if weights is None else numbers(weights, "weights")
+    w = np.ones(len(np.asarray(correct))) if weights is None else weights
     for times in range(1, MOST_TIMES + 1):
-        more, so_right, weighed = (np.tile(each, times) for each in (values, right, w))
+        more, so_right, weighed = (np.tile(each, times) for each in (confidence, correct, w))
         if math.isfinite(sure_threshold(more, so_right, accuracy, certainty, weighed)):
             return times
     return 0
