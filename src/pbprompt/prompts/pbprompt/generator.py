@@ -67,31 +67,28 @@ class PromptGenerator(nn.Module):
             raise InputError(
                 f"init: shape {tuple(init.shape)} should be (tokens, width) = ({tokens}, {width})"
             )
-        self.heads = heads
-        self.residual = residual
-        self.keep_latent = keep_latent
+        self.heads, self.residual, self.keep_latent = heads, residual, keep_latent
         self.words = nn.Parameter(torch.empty(tokens, width))
         self.positions = nn.Parameter(torch.empty(tokens + 1, width))
         self.layer = None
-        if layer != "attention":
+        if layer == "attention":
+            self.in_proj = nn.Linear(width, 3 * width)
+            self.out_proj = nn.Linear(width, width)
+        else:
             self.layer = nn.TransformerEncoderLayer(
                 width, heads, 4 * width, dropout=0, batch_first=True, norm_first=layer == "pre-norm"
             )
-        else:
-            self.in_proj = nn.Linear(width, 3 * width)
-            self.out_proj = nn.Linear(width, width)
         if init is None:
             nn.init.normal_(self.words, std=std)
             nn.init.normal_(self.positions, std=std)
         else:
             self.words.data.copy_(init)
             nn.init.zeros_(self.positions)
-        if layer != "attention":
-            return
-        nn.init.xavier_uniform_(self.in_proj.weight)
-        nn.init.zeros_(self.in_proj.bias)
-        (nn.init.zeros_ if residual else nn.init.xavier_uniform_)(self.out_proj.weight)
-        nn.init.zeros_(self.out_proj.bias)
+        if layer == "attention":
+            nn.init.xavier_uniform_(self.in_proj.weight)
+            nn.init.zeros_(self.in_proj.bias)
+            (nn.init.zeros_ if residual else nn.init.xavier_uniform_)(self.out_proj.weight)
+            nn.init.zeros_(self.out_proj.bias)
 
     @property
     def prefix_length(self) -> int:

@@ -65,22 +65,16 @@ class PBPromptConfig(MethodConfig):
     epochs: int = setting(60, "passes over the training images; 0: the paper's schedule by shots")
     tokens: int = setting(4, "b, prompt tokens", least=1, most=1000)
     words: str = setting("a photo of a", "words that the prompt tokens start from; empty: random")
-    ending: Literal["stop", "template"] = setting(
-        "stop", "what follows a name: a full stop, or what the dataset's template has there"
-    )
+    ending: Literal["stop", "template"] = setting("stop", "after a name: a full stop, or the template's end")
     label_embedding: Literal["tokens", "tower"] = setting(
         "tokens", "e: the mean of a name's token embeddings, or the text tower's output for it"
     )
-    name_tokens: Literal["own", "mean"] = setting(
-        "own", "what stands for a name in its prompt: the name's own tokens, or e alone"
-    )
+    name_tokens: Literal["own", "mean"] = setting("own", "a name in its prompt: its own tokens, or e alone")
     prompts: Literal["generated", "free"] = setting("generated", "free: CoOp's plain context (P-Prompt)")
     keep_latent: bool = setting(True, "the generator's output for r is part of the prefix")
     residual: bool = setting(True, "the generator adds its input: the words start as they are")
     layer: Layer = setting("attention", "bare attention, or a transformer layer (pre-norm, post-norm)")
-    words_std: float = setting(
-        INITIAL_STD, "deviation of random words; 0.1414: the paper's 0.02 as variance", least=0
-    )
+    words_std: float = setting(INITIAL_STD, "deviation of random words; 0.1414: 0.02 as variance", least=0)
     mean_residual: bool = setting(True, "μ(e) = e + Linear(e), started at e")
     initial_std: float = setting(1.56, "σ at the start, in units; 0: as the linear layer gives it", least=0)
     sampling: bool = setting(True, "draw r from q; false: r = μ(e) and no KL (w/o-S)")
@@ -89,7 +83,7 @@ class PBPromptConfig(MethodConfig):
     likelihood: Literal["mean_of_logs", "log_of_mean"] = setting("log_of_mean", "over the draws of a step")
     prior_std: float = setting(1.56, "standard deviation of the prior around e, in units")
     std_unit: Literal["embedding", "one"] = setting(
-        "embedding", "unit of both: the root mean square of the token embeddings, or 1"
+        "embedding", "unit of both: RMS of token embeddings, or 1"
     )
     kl_weight: float = setting(0.01, "β")
     kl_reduction: Literal["elbo", "mean", "sum"] = setting("elbo", "elbo: sum over classes / training images")
@@ -97,22 +91,16 @@ class PBPromptConfig(MethodConfig):
     ct_weight: float = setting(1.0, "η; 0: no transport (B-Prompt)")
     ct_balance: float = setting(0.5, "λ: patch to prompt; 1 − λ: prompt to patch")
     ct_sum: bool = setting(False, "both directions in full, without λ")
-    ct_plan: Plan = setting(
-        "cosine", "the plans' exponents: cosines of patches and prompts, or their products"
-    )
+    ct_plan: Plan = setting("cosine", "the plans' exponents: cosines of patches and prompts, or products")
     ct_temperature: float = setting(1.0, "T of the plans; 0: 1/logit scale", least=0)
-    ct_gradient: bool = setting(
-        False, "let the gradient through the class probabilities p_c in the transport"
-    )
+    ct_gradient: bool = setting(False, "let the gradient through the class probabilities of the transport")
     text_products: Literal["exact", "bfloat16"] = setting(
         "exact", "text tower in training; bfloat16: approximate, faster on a CPU that has it"
     )
     reading: Literal["probabilities", "features", "mean"] = setting(
         "probabilities", "prediction: mean of probabilities, of text features, or the posterior mean alone"
     )
-    prediction_temperature: float = setting(
-        1.0, "what the logits are divided by in prediction; above 1: less sure"
-    )
+    prediction_temperature: float = setting(1.0, "divides the logits in prediction; above 1: less sure")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,33 +110,18 @@ class PBPromptConfig(MethodConfig):
 
 
 LOOKED_AT = 8  # images whose plans are looked at
+# fmt: off
 LITERAL: dict[str, Any] = {
-    "optimiser": "sgd",
-    "learning_rate": 0.002,
-    "weight_decay": 5e-4,
-    "batch_size": 1,
-    "epochs": 0,
-    "words": "",
-    "name_tokens": "mean",
-    "residual": False,
-    "mean_residual": False,
-    "initial_std": 0.0,
-    "train_samples": 1,
-    "likelihood": "mean_of_logs",
-    "prior_std": 1.0,
-    "std_unit": "one",
-    "kl_weight": 1.0,
-    "ct_weight": 0.01,
-    "ct_sum": True,
-    "ct_plan": "product",
-    "ct_gradient": True,
+    "optimiser": "sgd", "learning_rate": 0.002, "weight_decay": 5e-4, "batch_size": 1, "epochs": 0,
+    "words": "", "name_tokens": "mean", "residual": False,
+    "mean_residual": False, "initial_std": 0.0, "train_samples": 1, "likelihood": "mean_of_logs",
+    "prior_std": 1.0, "std_unit": "one", "kl_weight": 1.0,
+    "ct_weight": 0.01, "ct_sum": True, "ct_plan": "product", "ct_gradient": True,
 }
 THAT_LEARN: dict[str, Any] = {  # of round 12 in docs/readings.md
-    "batch_size": 32,
-    "label_embedding": "tower",
-    "name_tokens": "own",
-    "layer": "post-norm",
+    "batch_size": 32, "label_embedding": "tower", "name_tokens": "own", "layer": "post-norm",
 }
+# fmt: on
 
 
 @register("pbprompt")
@@ -185,18 +158,12 @@ class PBPrompt(Trained):
         words = word_embeddings(backbone, config.words, config.tokens).cpu() if config.words else None
         scale = backbone.embedding_scale if config.std_unit == "embedding" else 1.0
         self.prior_std = config.prior_std * scale
-        self.posterior = GaussianPosterior(
-            width, config.initial_std * scale or None, mean_residual=config.mean_residual
-        )
+        start = config.initial_std * scale or None
+        self.posterior = GaussianPosterior(width, start, mean_residual=config.mean_residual)
         self.generator = PromptGenerator(
-            width,
-            config.tokens,
-            residual=config.residual,
-            keep_latent=config.keep_latent,
-            layer=config.layer,
-            init=words,
-            std=config.words_std,
-        )
+            width, config.tokens, residual=config.residual, keep_latent=config.keep_latent,
+            layer=config.layer, init=words, std=config.words_std,
+        )  # fmt: skip
 
     @property
     def prediction_scale(self) -> float:
@@ -216,43 +183,34 @@ class PBPrompt(Trained):
             prompts = named_prompts(tokenizer, classes, slots, ending=ending)
         else:
             prompts = [slot_prompt(tokenizer, slots + 1, ending) for _ in classes]
-        self._engine = TextEngine(
-            self.backbone, prompts, rough_training=self.config.text_products == "bfloat16"
-        )
+        rough = self.config.text_products == "bfloat16"
+        self._engine = TextEngine(self.backbone, prompts, rough_training=rough)
         if not (free and own):
             embed = name_features if self.config.label_embedding == "tower" else name_embeddings
             self._names = embed(self.backbone, classes)
 
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
-        config = self.config
-        kl = None
+        config, kl = self.config, None
         if config.prompts == "free" or not config.sampling:
             features = self.class_features(1, generator)
         else:
             mean, log_variance = self.posterior(self._names)
-            kl = reduce_kl(
-                gaussian_kl(mean, log_variance, self._names, self.prior_std), config.kl_reduction, examples
-            )
+            apart = gaussian_kl(mean, log_variance, self._names, self.prior_std)
+            kl = reduce_kl(apart, config.kl_reduction, examples)
             drawn = sample(mean, log_variance, config.train_samples, generator, antithetic=config.antithetic)
             features = self._engine(self._named(self.generator(drawn)))
         self._seen = batch.images.patches
         logits = class_logits(batch.images.global_, features, self.backbone.logit_scale)
-        elbo = combined_elbo(
-            log_likelihood(logits, batch.labels),
-            kl,
-            self._transport(batch, features, logits) if config.ct_weight else None,
-            kl_weight=config.kl_weight,
-            transport_weight=config.ct_weight,
-            reading=config.likelihood,
-        )
+        likely = log_likelihood(logits, batch.labels)
+        transport = self._transport(batch, features, logits) if config.ct_weight else None
+        elbo = combined_elbo(likely, kl, transport, config.kl_weight, config.ct_weight, config.likelihood)
         return {**elbo._asdict(), "accuracy": accuracy(logits, batch.labels)}
 
     def _transport(
         self, batch: Batch, features: Float[Tensor, "s c d"], logits: Float[Tensor, "s b c"]
     ) -> Float[Tensor, "s b"]:
         """L_CT (or its OT variant) between each image's patches and the prompts, weighted by p(y|x)."""
-        config = self.config
-        log_weights = logits.log_softmax(-1)
+        config, log_weights = self.config, logits.log_softmax(-1)
         if not config.ct_gradient:
             log_weights = log_weights.detach()
         if config.transport == "ot":
@@ -281,9 +239,8 @@ class PBPrompt(Trained):
         mean, log_variance = self.posterior(self._names)
         if not self.config.sampling or self.config.reading == "mean":
             return self.generator(mean[None])
-        noise = noise_of_names(
-            [name_key(read_name(label)) for label in self.classes], samples, mean.shape[1], generator
-        )
+        keys = [name_key(read_name(label)) for label in self.classes]
+        noise = noise_of_names(keys, samples, mean.shape[1], generator)
         return self.generator(reparameterise(mean, log_variance, noise))
 
     def batch_for(self, examples: int) -> int:
@@ -324,12 +281,8 @@ class PBPrompt(Trained):
 
 def name_embeddings(backbone: Backbone, classes: Sequence[str]) -> Float[Tensor, "c w"]:
     """e_c: the mean of the token embeddings of a class name's own tokens."""
-    rows = []
-    for name in classes:
-        ids = name_tokens(backbone.tokenizer, name)
-        own = backbone.token_embedding(torch.tensor(ids, device=backbone.device))
-        rows.append(at_least_float32(own).mean(dim=0))
-    return torch.stack(rows)
+    ids = (torch.tensor(name_tokens(backbone.tokenizer, one), device=backbone.device) for one in classes)
+    return torch.stack([at_least_float32(backbone.token_embedding(own)).mean(dim=0) for own in ids])
 
 
 @torch.no_grad()

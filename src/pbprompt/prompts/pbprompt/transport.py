@@ -95,25 +95,14 @@ def conditional_transport(
     The gradient reaches the plans and p_c as well as the cost: detach `log_weights` to keep p_c out.
     """
     images, cells = len(patches), log_weights.numel() * patches.shape[1]
-    if cells <= CELLS_AT_ONCE or images == 1:
-        return _transport(patches, prompts, log_weights, balance, temperature, plan)
-    at_once = max(1, images * CELLS_AT_ONCE // cells)
-    again = partial(checkpoint, _transport, use_reentrant=False, preserve_rng_state=False)
-    parts = [
-        again(some, prompts, weights, balance, temperature, plan)
-        for some, weights in zip(patches.split(at_once), log_weights.split(at_once, dim=-2), strict=True)
-    ]
-    return Transport(*(torch.cat(values, dim=-1) for values in zip(*parts, strict=True)))
-
-
-def _transport(
-    patches: Float[Tensor, "b m d"],
-    prompts: Float[Tensor, "*s c d"],
-    log_weights: Float[Tensor, "*s b c"],
-    balance: float | None,
-    temperature: float,
-    plan: Plan,
-) -> Transport:
+    if cells > CELLS_AT_ONCE and images > 1:
+        at_once = max(1, images * CELLS_AT_ONCE // cells)
+        again = partial(checkpoint, conditional_transport, use_reentrant=False, preserve_rng_state=False)
+        parts = [
+            again(some, prompts, weights, balance, temperature, plan)
+            for some, weights in zip(patches.split(at_once), log_weights.split(at_once, dim=-2), strict=True)
+        ]
+        return Transport(*(torch.cat(values, dim=-1) for values in zip(*parts, strict=True)))
     safe = plan == "cosine" and SAFE_EXPONENT * temperature >= HIGHEST_COST
     if safe and gpu.takes(patches, prompts) and not patches.requires_grad:
         from pbprompt.vision.towers.kernels.transport import both_directions

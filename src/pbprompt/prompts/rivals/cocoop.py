@@ -25,7 +25,6 @@ from pbprompt.vision.towers.backbone import Backbone, Encoded
 from pbprompt.vision.towers.engine import TextEngine
 from pbprompt.vision.towers.prompts import start_context
 
-REDUCTION = 16
 PROMPTS_AT_ONCE = 1 << 12  # in the text tower, where no gradient is kept
 
 
@@ -43,14 +42,14 @@ def network(*widths: int, activation: nn.Module | None = None) -> nn.Sequential:
     return nn.Sequential(*list(chain.from_iterable(pairs))[:-1])
 
 
-def make_meta_net(joint: int, width: int) -> nn.Sequential:
-    """π: d → d/16 → w."""
-    return network(joint, max(1, joint // REDUCTION), width)
+class MetaNet(nn.Sequential):
+    """π(x): d → d/16 → w, of image features in any precision; it keeps its own."""
 
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__(*network(backbone.embed_dim, max(1, backbone.embed_dim // 16), backbone.text_width))
 
-def shift(meta_net: nn.Sequential, images: Float[Tensor, "b d"]) -> Float[Tensor, "b w"]:
-    """π(x) of image features in any precision; the meta-net keeps its own."""
-    return meta_net(unit(images).to(next(meta_net.parameters()).dtype))
+    def forward(self, images: Float[Tensor, "b d"]) -> Float[Tensor, "b w"]:
+        return super().forward(unit(images).to(next(self.parameters()).dtype))
 
 
 def own_prompt_logits(
@@ -77,18 +76,18 @@ class ShiftedContext(NameInContext):
     def __init__(self, config: ContextConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
         self.context = nn.Parameter(start_context(backbone, config.tokens, config.words))
-        self.meta_net: nn.Sequential | None = None
+        self.meta_net: MetaNet | None = None
 
     def let_images_shift(self) -> None:
         self.image_conditioned, self.exportable = True, False
-        self.meta_net = make_meta_net(self.backbone.embed_dim, self.backbone.text_width)
+        self.meta_net = MetaNet(self.backbone)
 
     def logits(self, x: Float[Tensor, "b d"], engine: TextEngine) -> Float[Tensor, "b c"]:
         """s·cos(x, g_c), with prompts of each feature's own where it shifts them."""
         scale = self.backbone.logit_scale
         if self.meta_net is None:
             return class_logits(x, engine(self.context[None, None]), scale).squeeze(0)
-        context = self.context + shift(self.meta_net, x).unsqueeze(1)
+        context = self.context + self.meta_net(x).unsqueeze(1)
         return own_prompt_logits(x, engine(context.unsqueeze(1)), scale)
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
@@ -111,8 +110,7 @@ class CoCoOp(ShiftedContext):
     paper = "Zhou et al., CVPR 2022"
     capturable = True
     takes_weights = True
-    image_conditioned = True
-    exportable = False
+    image_conditioned, exportable = True, False
 
     def __init__(self, config: CoCoOpConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)

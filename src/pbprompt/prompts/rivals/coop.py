@@ -96,22 +96,18 @@ class CoOp(NameInContext):
         self.context = nn.Parameter(start)
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
-        if self.config.class_specific:
-            self._fix_classes(tuple(classes))
-        super().prepare(classes, template)
-
-    def _fix_classes(self, classes: tuple[str, ...]) -> None:
-        """Start a context for each class the first time; afterwards only the same classes will do."""
-        if not len(self.context):
+        """Where class-specific, start the contexts the first time; then only the same classes will do."""
+        config, own = self.config, len(self.context)
+        if config.class_specific and not own:
             draws = torch.Generator().manual_seed(self._start_seed)
-            config = self.config
             starts = [start_context(self.backbone, config.tokens, config.words, draws) for _ in classes]
             self.context.data = torch.stack(starts).to(self.context)
-        elif len(classes) != len(self.context) or (self.classes and classes != self.classes):
+        elif config.class_specific and (len(classes) != own or self.classes not in ((), tuple(classes))):
             raise InputError(
-                f"{self.name} with class_specific=true has a context for each of its {len(self.context)} "
-                "classes and takes no other names: keep its classes, or fit with class_specific=false"
+                f"{self.name} with class_specific=true has a context for each of its {own} classes and takes "
+                "no other names: keep its classes, or fit with class_specific=false"
             )
+        super().prepare(classes, template)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Make room for as many classes as the saved context has."""
@@ -161,9 +157,7 @@ class ProGradConfig(CoOpConfig):
 
     temperature: float = setting(1.0, "T of the divergence from zero-shot CLIP")
     projection: float = setting(1.0, "λ, the share of the conflicting component to remove")
-    from_template: bool = setting(
-        False, "the dataset's sentence, its name put last, is the start and the teacher"
-    )
+    from_template: bool = setting(False, "the dataset's sentence, name last, is the start and the teacher")
 
 
 def without_conflict(
@@ -179,8 +173,7 @@ def without_conflict(
 def name_last(template: str) -> str:
     """The sentence with what follows the name put before it: all of it can then be context."""
     before, _, behind = template.partition("{}")
-    behind = behind.strip(" ,.")
-    if not behind:
+    if not (behind := behind.strip(" ,.")):
         return template
     return f"{behind}, {before}{{}}." if before else f"a {behind} of {{}}."
 
@@ -210,18 +203,15 @@ class ProGrad(CoOp):
         super().prepare(classes, template)
         sentence = name_last(template) if self.config.from_template else template
         self._teacher = sentence_features(self.backbone, classes, sentence)
-        if self.config.from_template and not self._started:
-            self._start_at(sentence.partition("{}")[0])
-
-    def _start_at(self, words: str) -> None:
-        """The words' embeddings as the last context vectors, zeros before them."""
+        if not self.config.from_template or self._started:
+            return
+        words = sentence.partition("{}")[0]
         count = len(self.backbone.tokenizer.encode(words))
         if count > self.config.tokens:
             raise InputError(f"setting 'tokens' is {self.config.tokens}: {words!r} takes {count}")
-        start = torch.zeros_like(self.context.data)
+        self.context.data, self._started = torch.zeros_like(self.context.data), True
         if count:
-            start[..., -count:, :] = word_embeddings(self.backbone, words, count)
-        self.context.data, self._started = start, True
+            self.context.data[..., -count:, :] = word_embeddings(self.backbone, words, count)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         super()._load_from_state_dict(state, prefix, *rest)
@@ -232,14 +222,9 @@ class ProGrad(CoOp):
         self._copies = self.prompt_vectors(1, generator).expand(2, -1, -1, -1)
         x, scale = batch.images.global_, self.backbone.logit_scale
         logits, others = class_logits(x, self._engine(self._copies), scale)
-        general = class_logits(x, self._teacher, scale)
-        heat = self.config.temperature
-        kl = F.kl_div(
-            (others / heat).log_softmax(-1),
-            (general / heat).log_softmax(-1),
-            reduction="batchmean",
-            log_target=True,
-        )
+        heat, general = self.config.temperature, class_logits(x, self._teacher, scale)
+        student, teacher = ((one / heat).log_softmax(-1) for one in (others, general))
+        kl = F.kl_div(student, teacher, reduction="batchmean", log_target=True)
         return {**cross_entropy_terms(logits, batch.labels), "kl": heat**2 * kl}
 
     def backward(self, terms: Terms) -> None:

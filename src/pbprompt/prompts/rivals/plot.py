@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from pbprompt.errors import InputError
 from pbprompt.learners.method import MethodConfig, setting
 from pbprompt.prompts.pbprompt.transport import HIGHEST_COST, patch_cosines, sinkhorn
-from pbprompt.prompts.rivals.cocoop import in_parts, make_meta_net, own_prompt_logits, shift
+from pbprompt.prompts.rivals.cocoop import MetaNet, in_parts, own_prompt_logits
 from pbprompt.prompts.rivals.coop import NameInContext
 from pbprompt.registry import register
 from pbprompt.vision.similarity import class_logits, unit_products
@@ -29,6 +29,7 @@ from pbprompt.vision.towers.backbone import Backbone, Encoded
 from pbprompt.vision.towers.prompts import start_context
 
 CELLS_AT_ONCE = 1 << 24  # images × classes × patches × prompts of the plans that are made at once
+STARTS = "phrases that the sets start from, with commas between; a set without one: random, N(0, 0.02²)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +38,7 @@ class PLOTConfig(MethodConfig):
 
     prompts: int = setting(4, "N, context sets")
     tokens: int = setting(4, "b, vectors of a context set")
-    words: str = setting(
-        "", "phrases that the sets start from, with commas between; a set without one: random, N(0, 0.02²)"
-    )
+    words: str = setting("", STARTS)
     epsilon: float = setting(0.1, "ε, weight of the plan's entropy")
     iterations: int = setting(100, "most Sinkhorn iterations")
     tolerance: float = setting(1e-3, "share of its mass that a patch may miss when Sinkhorn stops early")
@@ -91,10 +90,7 @@ class CoPLOTConfig(PLOTConfig):
 
     batch_size: int = setting(1, "images per step")
     epochs: int = setting(10, "passes over the training images")
-    words: str = setting(
-        "a photo of a, a picture of a, an image of a, a view of the",
-        "phrases that the sets start from, with commas between; a set without one: random, N(0, 0.02²)",
-    )
+    words: str = setting("a photo of a, a picture of a, an image of a, a view of the", STARTS)
 
 
 @register("coplot")
@@ -113,21 +109,18 @@ class CoPLOT(PLOT):
 
     def __init__(self, config: CoPLOTConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        self.meta_net = make_meta_net(backbone.embed_dim, backbone.text_width)
+        self.meta_net = MetaNet(backbone)
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         """One bank without content: the prompts wait for the images."""
         return self.context.new_empty(1, len(self.classes), 0)
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "1 b c"]:
-        prompts = len(self.context) * len(self.classes)
-        return in_parts(self._logits, images, prompts).unsqueeze(0)
+        return in_parts(self._logits, images, len(self.context) * len(self.classes)).unsqueeze(0)
 
     def _logits(self, images: Encoded) -> Float[Tensor, "b c"]:
-        shifts = shift(self.meta_net, images.global_)
-        context = self.context + shifts[:, None, None]
-        prompts = self._engine(context.unsqueeze(2))
-        scale = self.backbone.logit_scale
+        context = self.context + self.meta_net(images.global_)[:, None, None]
+        prompts, scale = self._engine(context.unsqueeze(2)), self.backbone.logit_scale
         similarity = unit_products("bmd,bncd->bcmn", images.patches, prompts)
         logits = scale * transported_cosines(similarity, self.config)
         if self.config.add_global:
@@ -149,14 +142,9 @@ def start_contexts(backbone: Backbone, sets: int, tokens: int, words: str) -> Fl
 
 def transported_cosines(similarity: Float[Tensor, "b c m n"], config: PLOTConfig) -> Float[Tensor, "b c"]:
     """Σ_mn T_mn·cos_mn of every image and class under its plan T."""
-    patches, prompts = similarity.shape[-2:]
-    plan = sinkhorn(
-        1 - similarity.detach(),
-        similarity.new_full(similarity.shape[:-1], 1 / patches),
-        similarity.new_full((*similarity.shape[:-2], prompts), 1 / prompts),
-        config.epsilon,
-        config.iterations,
-        config.tolerance / patches,
-        highest_cost=HIGHEST_COST,
-    )
+    *outer, patches, prompts = similarity.shape
+    rows = similarity.new_full((*outer, patches), 1 / patches)
+    columns = similarity.new_full((*outer, prompts), 1 / prompts)
+    stop = config.iterations, config.tolerance / patches
+    plan = sinkhorn(1 - similarity.detach(), rows, columns, config.epsilon, *stop, highest_cost=HIGHEST_COST)
     return (plan * similarity).sum((-2, -1))

@@ -7,9 +7,8 @@
     prediction: softmax_c( s·x·μ_c ) with all K prompts
 
 v_k1 … v_kb are `context`, [k, b, w]; x is of unit length; p_k is the feature of prompt k without a class
-name, [SOS] v_k1 … v_kb [.] [EOT].
-
-A quarter of the prompts has the class name in front, a quarter in the middle, the others at the end.
+name, [SOS] v_k1 … v_kb [.] [EOT]. A quarter of the prompts has the class name in front, a quarter in the
+middle, the others at the end.
 
 The first term is an upper bound of the expected loss under the Gaussian. With δ_ck = w_ck − μ_c its
 quadratic form is a mean of squares, (Σ_yy + Σ_cc − 2Σ_yc) = mean_k (δ_yk − δ_ck)², never negative and zero
@@ -58,13 +57,12 @@ class ProDA(Trained):
 
     def __init__(self, config: ProDAConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        if not 2 <= config.drawn <= config.prompts:
-            raise InputError(
-                f"setting 'drawn' is {config.drawn}: use from 2 to all {config.prompts} of the prompts"
-            )
-        starts = [start_context(backbone, config.tokens, "") for _ in range(config.prompts)]
+        count = config.prompts
+        if not 2 <= config.drawn <= count:
+            raise InputError(f"setting 'drawn' is {config.drawn}: use from 2 to all {count} of the prompts")
+        starts = [start_context(backbone, config.tokens, "") for _ in range(count)]
         self.context = nn.Parameter(torch.stack(starts))
-        self.positions = name_positions(config.prompts)
+        self.positions = name_positions(count)
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
@@ -72,29 +70,20 @@ class ProDA(Trained):
         # The prompt without a name, [SOS] context [.] [EOT], is one more class. No CUDA graphs: how
         # many of a position are drawn changes with every step, and a graph would be kept for each number.
         nameless = tokenizer.enclose([*(-(k + 1) for k in range(tokens)), *tokenizer.encode(".")])
-        self._engines = {
-            position: TextEngine(
-                self.backbone,
-                [*named_prompts(tokenizer, classes, tokens, position), nameless],
-                graph=False,
-            )
-            for position in dict.fromkeys(self.positions)
-        }
+        self._engines = {}
+        for position in dict.fromkeys(self.positions):
+            prompts = [*named_prompts(tokenizer, classes, tokens, position), nameless]
+            self._engines[position] = TextEngine(self.backbone, prompts, graph=False)
 
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
         drawn = torch.randperm(self.config.prompts, generator=generator)[: self.config.drawn]
         features, class_free = self._encode(drawn.tolist())
-        scale = self.backbone.logit_scale
-        logits = mean_logits(batch.images.global_, features.mean(0), scale)
-        spread = pair_variances(batch.images.global_, features, batch.labels)
-        surrogate = F.cross_entropy(logits + scale**2 / 2 * spread, batch.labels)
+        x, labels, scale = batch.images.global_, batch.labels, self.backbone.logit_scale
+        logits = mean_logits(x, features.mean(0), scale)
+        surrogate = F.cross_entropy(logits + scale**2 / 2 * pair_variances(x, features, labels), labels)
         alike = mean_absolute_cosine(class_free)
-        return {
-            "total": surrogate + self.config.diversity * alike,
-            "surrogate": surrogate,
-            "orthogonality": alike,
-            "accuracy": accuracy(logits, batch.labels),
-        }
+        terms = {"total": surrogate + self.config.diversity * alike, "surrogate": surrogate}
+        return {**terms, "orthogonality": alike, "accuracy": accuracy(logits, labels)}
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "1 c d"]:
         """μ_c of all prompts, shorter than a unit vector where they disagree."""
@@ -107,8 +96,7 @@ class ProDA(Trained):
         """Unit features of the chosen prompts with every class name, and without one."""
         parts = []
         for position, engine in self._engines.items():
-            rows = [k for k in chosen if self.positions[k] == position]
-            if rows:
+            if rows := [k for k in chosen if self.positions[k] == position]:
                 parts.append(engine(self.context[rows].unsqueeze(1)))
         features = unit(torch.cat(parts))
         return features[:, :-1], features[:, -1]

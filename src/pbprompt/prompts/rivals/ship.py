@@ -13,13 +13,11 @@ and as many synthetic features x̂_c(z), z ~ N(0, I), of new names c drawn evenl
     loss = mean of −log softmax_y( s·cos(x, g_c) ) over both
 
 μ and log σ² are the `encoder`, d → 2048 → (d, d), G the `generator`, d → 4096 → w, both with ReLU; u_1 … u_b
-are `synth_context`, v_1 … v_b `context`, [b, w] each: the latter is all that stage 2 trains and predictions
-use.
+are `synth_context`, v_1 … v_b `context`, [b, w] each: all that stage 2 trains and predictions use.
 
 The new names are `unseen_names`, which a task sets. Without any there is nothing to synthesise: stage 1 is
-left out, and stage 2 is CoOp. With the variant `cocoop` stage 2 is CoCoOp, whose meta-net π shifts the
-context by the feature that is to be told, v_j + π(x), be it real or synthetic; the authors' code has CoOp
-alone.
+left out, and stage 2 is CoOp. With the variant `cocoop` stage 2 is CoCoOp, with π(x) of real and synthetic
+features; the authors' code has CoOp alone.
 """
 
 from collections.abc import Sequence
@@ -56,9 +54,7 @@ class SHIPConfig(ContextConfig):
     synth_epochs: int = setting(50, "stage 1: passes over the training images")
     synth_batch: int = setting(256, "stage 1: images per step")
     synth_rate: float = setting(1e-3, "stage 1: learning rate of AdamW")
-    synth_views: Literal["first", "fresh"] = setting(
-        "first", "stage 1: the first epoch's views of the images, or those of each epoch"
-    )
+    synth_views: Literal["first", "fresh"] = setting("first", "stage 1: views of the first epoch, or each's")
     generator_slope: float = setting(0.0, "slope of the generator's ReLU below zero")
     student: Literal["coop", "cocoop"] = setting("coop", "what stage 2 trains: coop or cocoop")
 
@@ -74,20 +70,11 @@ class SHIP(ShiftedContext):
     presets = {
         "published": {**STAGE_2, "momentum": 0.0, "weight_decay": 0.0, "epochs": 200},
         "published-imagenet": {
-            **STAGE_2,
-            "optimiser": "adamw",
-            "learning_rate": 1e-3,
-            "weight_decay": 0.01,
-            "adam_epsilon": 1e-4,
-            "epochs": 20,
-            "encoder_width": 4096,
-            "generator_slope": 0.2,
-            "synth_epochs": 10,
+            **STAGE_2, "optimiser": "adamw", "learning_rate": 1e-3, "weight_decay": 0.01, "epochs": 20,
+            "adam_epsilon": 1e-4, "encoder_width": 4096, "generator_slope": 0.2, "synth_epochs": 10,
         },
-    }
-    variants = {
-        "cocoop": {"student": "cocoop", "batch_size": 1, "epochs": 10}  # CoCoOp's own recipe
-    }
+    }  # fmt: skip
+    variants = {"cocoop": {"student": "cocoop", "batch_size": 1, "epochs": 10}}  # CoCoOp's own recipe
     paper = "Wang et al., ICCV 2023"
     uses_unseen_names = True
     config: SHIPConfig
@@ -160,10 +147,9 @@ class SHIP(ShiftedContext):
             x, labels = torch.cat([x, made.to(x)]), torch.cat([labels, names])
         logits = self.logits(x, engine)
         nll = F.cross_entropy(logits, labels, reduction="none")
-        terms = {"total": nll.mean(), "real": nll[:real].mean()}
-        if len(labels) > real:
-            terms["synthetic"] = nll[real:].mean()
-        return {**terms, "accuracy": accuracy(logits[:real], batch.labels)}
+        synthetic = {"synthetic": nll[real:].mean()} if len(labels) > real else {}
+        right = accuracy(logits[:real], batch.labels)
+        return {"total": nll.mean(), "real": nll[:real].mean(), **synthetic, "accuracy": right}
 
     def _both(self) -> tuple[list[Prompt], TextEngine]:
         """The training classes and, behind them, the new names; made when they change."""

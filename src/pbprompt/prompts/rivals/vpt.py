@@ -9,8 +9,7 @@ v_1 … v_b are `context`, [b, w]; μ and log σ² are free vectors, [1, w], or,
 d → d/2 → d/2 → w of the normalised image feature.
 
 Without `conditional` a draw is one context for all images and classes. With it every image has its own
-prompts: draws × images × classes go through the text tower, as many at once as fit, and the draws of a
-prediction share their noise, so that an image's prediction does not depend on the others.
+prompts, and the draws of a prediction share their noise: it does not depend on the other images.
 """
 
 import math
@@ -38,12 +37,8 @@ class VPTConfig(CoCoOpConfig):
 
     epochs: int = setting(10, "passes over the training images; published: 10 to 60 by dataset")
     conditional: bool = setting(False, "the distribution depends on the image")
-    train_samples: int = setting(
-        10, "L, draws per training step; published: 5 to 40 by dataset", least=1, most=1000
-    )
-    initial_std: float = setting(
-        0.0, "σ at the start; 0: as published, near 1, far above the words' own size", least=0
-    )
+    train_samples: int = setting(10, "L, draws a step; published: 5 to 40 by dataset", least=1, most=1000)
+    initial_std: float = setting(0.0, "σ at the start; 0: as published, near 1", least=0)
     kl_weight: float = setting(0.001, "weight of the divergence from N(0, I)")
 
 
@@ -61,39 +56,35 @@ class VPT(NameInContext):
 
     def __init__(self, config: VPTConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        self.image_conditioned = config.conditional
-        self.exportable = not config.conditional
+        self.image_conditioned, self.exportable = config.conditional, not config.conditional
         width = backbone.text_width
         self.context = nn.Parameter(start_context(backbone, config.tokens, config.words))
         if config.conditional:
             widths = backbone.embed_dim, backbone.embed_dim // 2, backbone.embed_dim // 2, width
             self.mean_network = network(*widths, activation=nn.ELU())
             self.log_variance_network = network(*widths, activation=nn.ELU())
+            *_, weight, start = self.log_variance_network.parameters()
+            if config.initial_std:
+                nn.init.zeros_(weight)  # it is this whatever the image
         else:
             self.mean = nn.Parameter(torch.zeros(1, width))
-            self.log_variance = nn.Parameter(torch.rand(1, width))  # as published: σ between 1 and 1.65
+            start = self.log_variance = nn.Parameter(torch.rand(1, width))  # published: σ between 1 and 1.65
         if config.initial_std:
-            if config.conditional:
-                *_, weight, start = self.log_variance_network.parameters()
-                nn.init.zeros_(weight)  # it is this whatever the image
-            else:
-                start = self.log_variance
             nn.init.constant_(start, 2 * math.log(config.initial_std))
 
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
         config, images = self.config, batch.images.global_
         mean, log_variance = self._posterior(images)
-        shifts = sample(mean, log_variance, config.train_samples, generator)
+        prompts = self._encode(sample(mean, log_variance, config.train_samples, generator))
         if config.conditional:
-            logits = own_prompt_logits(images, self._encode(shifts), self.backbone.logit_scale)
+            logits = own_prompt_logits(images, prompts, self.backbone.logit_scale)
         else:
-            logits = class_logits(images, self._encode(shifts).squeeze(1), self.backbone.logit_scale)
+            logits = class_logits(images, prompts.squeeze(1), self.backbone.logit_scale)
         kl = reduce_kl(gaussian_kl(mean, log_variance, torch.zeros_like(mean)), "mean")
-        elbo = combined_elbo(
-            log_likelihood(logits, batch.labels), kl, kl_weight=config.kl_weight, reading="log_of_mean"
-        )
-        terms = {"total": elbo.total, "nll": elbo.nll, "kl": elbo.kl}
-        return {**terms, "accuracy": accuracy(mean_probabilities(logits), batch.labels)}
+        likely = log_likelihood(logits, batch.labels)
+        elbo = combined_elbo(likely, kl, kl_weight=config.kl_weight, reading="log_of_mean")
+        right = accuracy(mean_probabilities(logits), batch.labels)
+        return {"total": elbo.total, "nll": elbo.nll, "kl": elbo.kl, "accuracy": right}
 
     def _posterior(self, images: Float[Tensor, "b d"]) -> tuple[Float[Tensor, "n w"], Float[Tensor, "n w"]]:
         """μ and log σ²: a line for each image where they depend on it, else one line."""

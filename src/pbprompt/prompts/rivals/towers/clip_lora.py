@@ -44,9 +44,7 @@ class CLIPLoRAConfig(MethodConfig):
     alpha: float = setting(1.0, "α, their scale, divided by √r")
     parts: str = setting("qkv", "which matrices are updated: some of q, k, v and o (the output)")
     last: int = setting(0, "how many of the last blocks are updated; 0: all", least=0)
-    dropout: float = setting(
-        0.25, "share of what goes into A that is left out while training", least=0, most=0.99
-    )
+    dropout: float = setting(0.25, "share of A's input left out while training", least=0, most=0.99)
 
     def __post_init__(self) -> None:
         super().__post_init__()

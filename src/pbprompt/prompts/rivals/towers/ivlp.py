@@ -40,9 +40,7 @@ class DeepPromptsConfig(ContextConfig):
     batch_size: int = setting(4, "images per step")
     epochs: int = setting(5, "passes over the training images")
     tokens: int = setting(2, "b, context vectors", least=1)
-    depth: int = setting(
-        0, "J, blocks with tokens, from the first; 0: as many of its blocks as the authors take", least=0
-    )
+    depth: int = setting(0, "J, blocks with tokens, from the first; 0: the authors' share of them", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +103,10 @@ class IVLP(DeepPrompts):
         return found[:, :, :0] if self.config.image_alone else found
 
     def reach_in(self, start: Float[Tensor, "b w"], image_depth: int, text_depth: int) -> None:
-        config, (width, of_text) = self.config, (blocks_of(self.given, one)[1] for one in ("image", "text"))
+        config, width = self.config, blocks_of(self.given, "image")[1]
         self.context = nn.Parameter(start, requires_grad=not config.image_alone)
         image = Taps({block: Tokens(config.image_tokens, width) for block in range(image_depth)})
-        text = Taps({block: Tokens(config.tokens, of_text) for block in range(1, text_depth)})
+        text = Taps({block: Tokens(*start.shape) for block in range(1, text_depth)})
         self.tap(image, None if config.image_alone else text)
 
 
@@ -143,13 +141,12 @@ class MaPLe(DeepPrompts):
     whole = 0.75
 
     def reach_in(self, start: Float[Tensor, "b w"], image_depth: int, text_depth: int) -> None:
-        (_, width), (_, of_text) = (blocks_of(self.given, tower) for tower in ("image", "text"))
-        depth = min(image_depth, text_depth)
-        first = Tokens(len(start), of_text)
+        widths = start.shape[1], blocks_of(self.given, "image")[1]
+        first = Tokens(*start.shape)
         first.values.data = start.clone()
-        text = {block: Tokens(len(start), of_text) for block in range(1, depth)}
-        image: dict[int, Tap] = {0: Coupled(first, nn.Linear(of_text, width), own=True)}
-        map_ = nn.Linear(of_text, width)
+        text = {block: Tokens(*start.shape) for block in range(1, min(image_depth, text_depth))}
+        image: dict[int, Tap] = {0: Coupled(first, nn.Linear(*widths), own=True)}
+        map_ = nn.Linear(*widths)
         for block, tokens in text.items():
             image[block] = Coupled(tokens, copy.deepcopy(map_), own=False)
         self.tap(Taps(image), Taps(text))
@@ -167,7 +164,6 @@ class PromptSRCConfig(IVLPConfig):
     epochs: int = setting(20, "passes over the training images")
     tokens: int = setting(4, "b, context vectors")
     image_tokens: int = setting(4, "k, tokens behind an image's patches")
-    depth: int = setting(0, "J, blocks with tokens, from the first; 0: three quarters of them", least=0)
     text_weight: float = setting(25.0, "λ_t, how firmly class features are held", least=0)
     image_weight: float = setting(10.0, "λ_i, how firmly image features are held", least=0)
     average_at: float = setting(15.0, "μ, the epoch that counts most in what is kept")
@@ -189,8 +185,11 @@ class PromptSRC(IVLP):
     Config: ClassVar[type[MethodConfig]] = PromptSRCConfig
     presets = {
         "published": {"depth": 9},
-        # from ImageNet to other datasets
-        "transfer": {"depth": 3, "average_at": 6.0, "average_within": 10.0},
+        "transfer": {
+            "depth": 3,
+            "average_at": 6.0,
+            "average_within": 10.0,
+        },  # from ImageNet to other datasets
         "few-shot": {"depth": 9, "epochs": 50, "average_at": 30.0, "average_within": 30.0},
         "few-shot-fine": {"depth": 9, "epochs": 50, "average_at": 45.0, "average_within": 5.0},
     }

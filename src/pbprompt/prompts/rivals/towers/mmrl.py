@@ -9,10 +9,8 @@
 R is `source`, k representation tokens of width e, from N(0, 0.02²); F_l and V_l are `text_taps` and
 `image_taps`, those of a tower all equal at the start; P is `projection`, from N(0, 1/width); p_f and p_r are
 the softmax of s·cos(f, g) and of s·cos(r, g); f⁰ and g⁰ the frozen towers'. J is 7 of ViT-B/16's 12 as
-published.
-
-The authors choose λ for each dataset, from 0.01 (EuroSAT, with e = 2048) to 7 (Cars), and train on random
-crops: `--set weight=…` and `--views`. They ask about trained names or new ones alone.
+published. The authors choose λ for each dataset, from 0.01 (EuroSAT, with e = 2048) to 7 (Cars), and train on
+random crops: `--set weight=…` and `--views`. They ask about trained names or new ones alone.
 """
 
 import copy
@@ -37,8 +35,6 @@ from pbprompt.vision.towers.engine import TextEngine
 from pbprompt.vision.towers.layers import BlockTower
 from pbprompt.vision.towers.prompts import text_prompts
 from pbprompt.vision.towers.taps import Tap, Taps, Tokens, blocks_of, last_blocks
-
-UPPER = 7 / 12  # the share of the blocks that the authors take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +95,7 @@ class MMRL(Trained, Memory):
     def _coupled(self, source: Tokens, tower: str) -> dict[int, Tap]:
         """A tap for each of the upper blocks; the first of the image tower keeps the tokens."""
         blocks, width = blocks_of(self.given, tower)
-        upper = last_blocks(self.given, tower, self.config.last or max(1, round(UPPER * blocks)))
+        upper = last_blocks(self.given, tower, self.config.last or max(1, round(7 / 12 * blocks)))
         map_ = nn.Linear(self.config.token_width, width)
         return {
             block: Coupled(source, copy.deepcopy(map_), own=tower == "image" and block == upper[0])
