@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pbprompt.learners.method import Batch, build_method
 from pbprompt.model.predictor import predictive
-from pbprompt.prompts.rivals import cocoop
+from pbprompt.prompts.rivals import coop
 from pbprompt.prompts.rivals.cocoop import CoCoOp, CoCoOpConfig
 from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, Encoded, random_backbone
 from pbprompt.vision.towers.text import TextConfig
@@ -68,7 +68,7 @@ def test_loss_and_gradients(double_vit):
 
 @pytest.mark.parametrize("at_once", [1, 6, 1000])
 def test_prediction_whatever_goes_through_at_once(double_vit, monkeypatch, at_once):
-    monkeypatch.setattr(cocoop, "PROMPTS_AT_ONCE", at_once)
+    monkeypatch.setattr(coop, "PROMPTS_AT_ONCE", at_once)
     method, x = made(double_vit), batch(double_vit, 5).images
     method.meta_net[2].weight.data.mul_(10)  # the images' prompts differ a lot
     wanted = plain_logits(double_vit, copied(method), x.global_, NAMES).detach()

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from pbprompt.learners.method import Batch, build_method, make_config
-from pbprompt.prompts.rivals import cocoop
+from pbprompt.prompts.rivals import coop
 from pbprompt.prompts.rivals.plot import CoPLOT
 from pbprompt.vision.towers.backbone import Encoded
 from pbprompt.vision.towers.prompts import named_prompts
@@ -100,7 +100,7 @@ def test_images_in_chunks_are_the_same(double_vit, monkeypatch):
         sizes = []
         engine = method._engine
         method._engine = lambda context: sizes.append(len(context)) or engine(context)
-        monkeypatch.setattr(cocoop, "PROMPTS_AT_ONCE", 2 * 4 * len(NAMES))
+        monkeypatch.setattr(coop, "PROMPTS_AT_ONCE", 2 * 4 * len(NAMES))
         torch.testing.assert_close(method.sample_logits(images, bank), whole, rtol=0, atol=1e-10)
     assert sizes == [2, 2, 1]
 

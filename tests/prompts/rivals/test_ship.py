@@ -301,7 +301,7 @@ def test_with_cocoop_as_student_it_predicts_for_new_names(double_vit, monkeypatc
         [shifted(double_vit, parameters, x / x.norm(), UNSEEN).softmax(0) for x in data.images.global_]
     )
     for at_once in (1 << 12, 4):  # all images, then two
-        monkeypatch.setattr("pbprompt.prompts.rivals.cocoop.PROMPTS_AT_ONCE", at_once)
+        monkeypatch.setattr("pbprompt.prompts.rivals.coop.PROMPTS_AT_ONCE", at_once)
         found = predictive(method)(data.images).probabilities
         torch.testing.assert_close(found.double(), expected.detach(), rtol=1e-6, atol=1e-8)
     assert method.image_conditioned and not method.exportable

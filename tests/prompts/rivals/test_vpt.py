@@ -10,7 +10,7 @@ from torch import Tensor
 from pbprompt.errors import InputError
 from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.model.predictor import predictive
-from pbprompt.prompts.rivals import cocoop
+from pbprompt.prompts.rivals import coop
 from pbprompt.prompts.rivals.vpt import VPT, VPTConfig
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 
@@ -127,7 +127,7 @@ def test_an_image_is_predicted_alike_whatever_its_company(tiny_vit, monkeypatch)
     torch.testing.assert_close(
         together, torch.cat([one.probabilities for one in alone]), rtol=1e-4, atol=1e-6
     )
-    monkeypatch.setattr(cocoop, "PROMPTS_AT_ONCE", 2 * 4 * len(NAMES))  # chunks of two images, and one over
+    monkeypatch.setattr(coop, "PROMPTS_AT_ONCE", 2 * 4 * len(NAMES))  # chunks of two images, and one over
     torch.testing.assert_close(
         predictive(method, samples=4)(data.images).probabilities, together, rtol=1e-4, atol=1e-6
     )

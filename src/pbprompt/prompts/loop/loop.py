@@ -92,25 +92,26 @@ def train(method: Trained, features: EpochFeatures, examples: int, run: Run) -> 
             write_checkpoint(checkpoint, method, take.optimiser, done, run.identity, watch.tally)
 
     try:
-        for epoch in range(done // steps_an_epoch, -(-total // steps_an_epoch)):
-            images = views(epoch)
-            order = epoch_order(len(images.labels), method.image_weights, stream(seed, "order", epoch))
-            places, before = order.to(images.labels.device), epoch * steps_an_epoch
-            for step in range(max(before, done), min(before + steps_an_epoch, total)):
-                rows = slice((step - before) * size, (step - before + 1) * size)
-                now = step / steps_an_epoch if method.config.anneal == "step" else epoch
-                rate = learning_rate(method.config, now, span)
-                terms = take(images, places[rows], stream_seed(seed, "noise", step), rate)
-                done = step + 1
-                ends_epoch = done % steps_an_epoch == 0
-                if ends_epoch or done == planned:
-                    method.end_epoch(epoch, -(-planned // steps_an_epoch))
-                ended = {"epoch": epoch, "learning_rate": learning_rate(method.config, epoch, span)}
-                watch.saw(step, terms, order[rows], ended if ends_epoch else {})
-                noted += 1
-                if checkpoint and time.monotonic() - saved > SAVE_EVERY:
-                    save()
-                    saved = time.monotonic()
+        for step in range(done, total):
+            epoch, batch = divmod(step, steps_an_epoch)
+            if not batch or not noted:
+                images = views(epoch)
+                order = epoch_order(len(images.labels), method.image_weights, stream(seed, "order", epoch))
+                order_there = order.to(images.labels.device)
+            rows = slice(batch * size, (batch + 1) * size)
+            now = step / steps_an_epoch if method.config.anneal == "step" else epoch
+            rate = learning_rate(method.config, now, span)
+            terms = take(images, order_there[rows], stream_seed(seed, "noise", step), rate)
+            done = step + 1
+            ends_epoch = done % steps_an_epoch == 0
+            if ends_epoch or done == planned:
+                method.end_epoch(epoch, -(-planned // steps_an_epoch))
+            ended = {"epoch": epoch, "learning_rate": learning_rate(method.config, epoch, span)}
+            watch.saw(step, terms, order[rows], ended if ends_epoch else {})
+            noted += 1
+            if checkpoint and time.monotonic() - saved > SAVE_EVERY:
+                save()
+                saved = time.monotonic()
         save()
     except KeyboardInterrupt:
         if take.begun == noted:
@@ -162,9 +163,7 @@ class _Watch:
         if not self._pending:
             return
         names = list(self._pending[0][1])
-        values = torch.stack(
-            [torch.stack([terms[n].float() for n in names]) for _, terms, *_ in self._pending]
-        )
+        values = torch.stack([torch.stack([t[n].float() for n in names]) for _, t, *_ in self._pending])
         for (step, _, chosen, ended, found), row in zip(self._pending, values.tolist(), strict=True):
             terms = dict(zip(names, row, strict=True))
             if not all(map(math.isfinite, row)):

@@ -101,8 +101,9 @@ class Step:
                 return self._run(_rows_of(images, rows))
         if self._graph is None:
             self._graph = self._captured(_rows_of(images, rows))
-        for held, new in zip(_tensors(self._batch), _tensors(images), strict=True):
-            torch.index_select(new, 0, rows, out=held)
+        held, new = ((*batch.images, batch.labels) for batch in (self._batch, images))
+        for into, some in zip(held, new, strict=True):
+            torch.index_select(some, 0, rows, out=into)
         self.begun += 1
         self._graph.replay()
         return dict(zip(self._names, self._values.clone().unbind(), strict=True))
@@ -147,7 +148,3 @@ class Step:
 def _rows_of(images: Batch, rows: Int[Tensor, " b"]) -> Batch:
     (global_, patches), labels, _ = images
     return Batch(Encoded(global_[rows], patches[rows]), labels[rows])
-
-
-def _tensors(batch: Batch) -> tuple[Tensor, ...]:
-    return (*batch.images, batch.labels)

@@ -5,15 +5,11 @@
     loss = −log softmax_y( s·cos(f(x), g_c(x)) )
 
 v_1 … v_b are `context`, [b, w]; π is `meta_net`, one shift for all vectors of a prompt.
-
-Every image has its own prompts: images × classes go through the text tower, as many at once as fit.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -24,8 +20,6 @@ from pbprompt.vision.similarity import Scale, class_logits, unit, unit_products
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 from pbprompt.vision.towers.engine import TextEngine
 from pbprompt.vision.towers.prompts import start_context
-
-PROMPTS_AT_ONCE = 1 << 12  # in the text tower, where no gradient is kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,15 +53,6 @@ def own_prompt_logits(
     return scale * unit_products("bd,...bcd->...bc", images, prompts)
 
 
-def in_parts(
-    logits: Callable[[Encoded], Float[Tensor, "*s b c"]], images: Encoded, prompts: int
-) -> Float[Tensor, "*s b c"]:
-    """Logits of images with so many prompts each: as many at once as fit, where no gradient is kept."""
-    at_once = len(images.global_) if torch.is_grad_enabled() else PROMPTS_AT_ONCE // prompts
-    parts = zip(*(part.split(max(1, at_once)) for part in images), strict=True)
-    return torch.cat([logits(Encoded(*part)) for part in parts], dim=-2)
-
-
 class ShiftedContext(NameInContext):
     """A context that each image shifts, once it has a meta-net; until then it is the same for all."""
 
@@ -90,16 +75,8 @@ class ShiftedContext(NameInContext):
         context = self.context + self.meta_net(x).unsqueeze(1)
         return own_prompt_logits(x, engine(context.unsqueeze(1)), scale)
 
-    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
-        """One bank; without content where the prompts wait for the images."""
-        if self.meta_net is None:
-            return super().class_features(samples, generator)
-        return self.context.new_empty(1, len(self.classes), 0)
-
-    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
-        if self.meta_net is None:
-            return super().sample_logits(images, features)
-        return in_parts(lambda some: self.logits(some.global_, self._engine), images, len(self.classes))[None]
+    def own_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "1 b c"]:
+        return self.logits(images.global_, self._engine).unsqueeze(0)
 
 
 @register("cocoop")

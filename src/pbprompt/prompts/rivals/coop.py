@@ -22,9 +22,11 @@ from pbprompt.learners.trained import Terms, Trained, cross_entropy_terms
 from pbprompt.learners.zeroshot import sentence_features
 from pbprompt.registry import register
 from pbprompt.vision.similarity import class_logits, unit
-from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.backbone import Backbone, Encoded
 from pbprompt.vision.towers.engine import TextEngine
 from pbprompt.vision.towers.prompts import NamePosition, named_prompts, start_context, word_embeddings
+
+PROMPTS_AT_ONCE = 1 << 12  # in the text tower, where no gradient is kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,11 @@ class CoOpConfig(ContextConfig):
 
 
 class NameInContext(Trained):
-    """What methods share whose prompts are learned vectors before, behind or around a class name."""
+    """What methods share whose prompts are learned vectors before, behind or around a class name.
+
+    Where each image has its own prompts (`image_conditioned`) a bank is without content, and images × prompts
+    go through the text tower.
+    """
 
     position: NamePosition = "end"
     fixed: Sequence[int] = ()  # tokens between the context and the name
@@ -58,7 +64,23 @@ class NameInContext(Trained):
         self._engine = TextEngine(self.backbone, prompts)
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
-        return self._engine(self.prompt_vectors(samples, generator))
+        vectors = self.prompt_vectors(samples, generator)
+        if self.image_conditioned:
+            return vectors.new_empty(len(vectors), len(self.classes), 0)
+        return self._engine(vectors)
+
+    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "k b c"]:
+        """Where images have their own prompts, of as many images at once as fit, if no gradient is kept."""
+        if not self.image_conditioned:
+            return super().sample_logits(images, features)
+        fit = PROMPTS_AT_ONCE // features.shape[:2].numel()
+        at_once = len(images.global_) if torch.is_grad_enabled() else max(1, fit)
+        parts = zip(*(part.split(at_once) for part in images), strict=True)
+        return torch.cat([self.own_logits(Encoded(*part), features) for part in parts], dim=-2)
+
+    def own_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "k b c"]:
+        """Logits of images by their own prompts."""
+        raise NotImplementedError
 
     def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
         """The context as the engine takes it, k being 1 where all classes share it; what `ShowsTokens` shows,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from pbprompt.errors import InputError
 from pbprompt.learners.method import MethodConfig, setting
 from pbprompt.prompts.pbprompt.transport import HIGHEST_COST, patch_cosines, sinkhorn
-from pbprompt.prompts.rivals.cocoop import MetaNet, in_parts, own_prompt_logits
+from pbprompt.prompts.rivals.cocoop import MetaNet, own_prompt_logits
 from pbprompt.prompts.rivals.coop import NameInContext
 from pbprompt.registry import register
 from pbprompt.vision.similarity import class_logits, unit_products
@@ -72,6 +72,8 @@ class PLOT(NameInContext):
         return self.context.unsqueeze(1)
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "n c d"]) -> Float[Tensor, "1 b c"]:
+        if self.image_conditioned:
+            return super().sample_logits(images, features)
         scale = self.backbone.logit_scale
         cells = features.shape[0] * features.shape[1] * images.patches.shape[1]
         parts = [
@@ -111,21 +113,14 @@ class CoPLOT(PLOT):
         super().__init__(config, backbone)
         self.meta_net = MetaNet(backbone)
 
-    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
-        """One bank without content: the prompts wait for the images."""
-        return self.context.new_empty(1, len(self.classes), 0)
-
-    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "1 b c"]:
-        return in_parts(self._logits, images, len(self.context) * len(self.classes)).unsqueeze(0)
-
-    def _logits(self, images: Encoded) -> Float[Tensor, "b c"]:
+    def own_logits(self, images: Encoded, features: Float[Tensor, "n c d"]) -> Float[Tensor, "1 b c"]:
         context = self.context + self.meta_net(images.global_)[:, None, None]
         prompts, scale = self._engine(context.unsqueeze(2)), self.backbone.logit_scale
         similarity = unit_products("bmd,bncd->bcmn", images.patches, prompts)
         logits = scale * transported_cosines(similarity, self.config)
         if self.config.add_global:
             logits = logits + own_prompt_logits(images.global_, prompts.mean(1), scale)
-        return logits
+        return logits.unsqueeze(0)
 
 
 def start_contexts(backbone: Backbone, sets: int, tokens: int, words: str) -> Float[Tensor, "n b w"]:

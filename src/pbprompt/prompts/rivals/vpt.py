@@ -23,7 +23,7 @@ from pbprompt.learners.method import Batch, setting
 from pbprompt.learners.trained import Terms, accuracy
 from pbprompt.prompts.pbprompt.elbo import combined_elbo
 from pbprompt.prompts.pbprompt.variational import draw_noise, gaussian_kl, reduce_kl, reparameterise, sample
-from pbprompt.prompts.rivals.cocoop import CoCoOpConfig, in_parts, network, own_prompt_logits
+from pbprompt.prompts.rivals.cocoop import CoCoOpConfig, network, own_prompt_logits
 from pbprompt.prompts.rivals.coop import NameInContext
 from pbprompt.registry import register
 from pbprompt.vision.similarity import class_logits, log_likelihood, mean_probabilities, unit
@@ -104,16 +104,10 @@ class VPT(NameInContext):
             return noise.to(self.context).expand(-1, len(self.classes), -1)
         return self._encode(sample(self.mean, self.log_variance, samples, generator)).squeeze(1)
 
-    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
-        if not self.config.conditional:
-            return super().sample_logits(images, features)
-
-        def logits(some: Encoded) -> Float[Tensor, "s b c"]:
-            mean, log_variance = self._posterior(some.global_)
-            shifts = reparameterise(mean, log_variance, features[:, :1].expand(-1, len(mean), -1))
-            return own_prompt_logits(some.global_, self._encode(shifts), self.backbone.logit_scale)
-
-        return in_parts(logits, images, features.shape[:2].numel())
+    def own_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
+        mean, log_variance = self._posterior(images.global_)
+        shifts = reparameterise(mean, log_variance, features[:, :1].expand(-1, len(mean), -1))
+        return own_prompt_logits(images.global_, self._encode(shifts), self.backbone.logit_scale)
 
     def diagnostics(self, generator: torch.Generator) -> dict[str, float]:
         if self.config.conditional:
