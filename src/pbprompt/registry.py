@@ -26,7 +26,7 @@ HOMES = (  # of the package's own methods, each in a file (or a folder) of its n
 )
 FILES = {
     "kgcoop": "coop", "prograd": "coop", "coplot": "plot", "maple": "ivlp", "promptsrc": "ivlp",
-    "lp++": "lp_plus_plus",
+    "vpt": "cocoop", "lp++": "lp_plus_plus",
 }  # fmt: skip
 T = TypeVar("T", bound=type)
 
