@@ -64,9 +64,7 @@ class PromptGenerator(nn.Module):
         if width % heads:
             raise InputError(f"heads: {heads} does not divide the text width {width}; choose a divisor of it")
         if init is not None and init.shape != (tokens, width):
-            raise InputError(
-                f"init: shape {tuple(init.shape)} should be (tokens, width) = ({tokens}, {width})"
-            )
+            raise InputError(f"init: shape {tuple(init.shape)} should be (tokens, width), {tokens, width}")
         self.heads, self.residual, self.keep_latent = heads, residual, keep_latent
         self.words = nn.Parameter(torch.empty(tokens, width))
         self.positions = nn.Parameter(torch.empty(tokens + 1, width))

@@ -82,9 +82,7 @@ class PBPromptConfig(MethodConfig):
     antithetic: bool = setting(False, "draws of a step in pairs of noise ε and −ε")
     likelihood: Literal["mean_of_logs", "log_of_mean"] = setting("log_of_mean", "over the draws of a step")
     prior_std: float = setting(1.56, "standard deviation of the prior around e, in units")
-    std_unit: Literal["embedding", "one"] = setting(
-        "embedding", "unit of both: RMS of token embeddings, or 1"
-    )
+    std_unit: Literal["embedding", "one"] = setting("embedding", "unit of both: RMS of embeddings, or 1")
     kl_weight: float = setting(0.01, "β")
     kl_reduction: Literal["elbo", "mean", "sum"] = setting("elbo", "elbo: sum over classes / training images")
     transport: Literal["ct", "ot"] = setting("ct", "conditional or entropic optimal transport")
@@ -216,9 +214,8 @@ class PBPrompt(Trained):
         if config.transport == "ot":
             return entropic_transport(batch.images.patches, features, log_weights)
         balance = None if config.ct_sum else config.ct_balance
-        return conditional_transport(
-            batch.images.patches, features, log_weights, balance, self.plan_temperature, config.ct_plan
-        ).total
+        plans = balance, self.plan_temperature, config.ct_plan
+        return conditional_transport(batch.images.patches, features, log_weights, *plans).total
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         return self._engine(self._named(self.prompt_vectors(samples, generator)))

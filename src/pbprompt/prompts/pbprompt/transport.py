@@ -39,31 +39,32 @@ from pbprompt.vision.towers import kernels as gpu
 CELLS_AT_ONCE = 1 << 26  # samples × images × patches × prompts: 256 MiB for each tensor
 HIGHEST_COST = 2.0  # of 1 − cosine
 SAFE_EXPONENT = 40.0  # exp(−40) and its sums are far from the smallest float32
-Plan = Literal["cosine", "product"]
 CHECK_EVERY = 10  # Sinkhorn iterations between two looks at the tolerance: each makes a GPU wait
+Plan = Literal["cosine", "product"]
+Patches = Float[Tensor, "b m d"]
+Prompts = Float[Tensor, "*s c d"]
+Weights = Float[Tensor, "*s b c"]
+Cells = Float[Tensor, "*s b m c"]  # one for each patch and prompt
+Cost = Float[Tensor, "*s b"]
 
 
 class Plans(NamedTuple):
-    prompt_given_patch: Float[Tensor, "*s b m c"]
-    patch_given_prompt: Float[Tensor, "*s b m c"]
+    prompt_given_patch: Cells
+    patch_given_prompt: Cells
 
 
 class Transport(NamedTuple):
-    patch_to_prompt: Float[Tensor, "*s b"]
-    prompt_to_patch: Float[Tensor, "*s b"]
-    total: Float[Tensor, "*s b"]
+    patch_to_prompt: Cost
+    prompt_to_patch: Cost
+    total: Cost
 
 
-def patch_cosines(
-    patches: Float[Tensor, "b m d"], prompts: Float[Tensor, "*s c d"]
-) -> Float[Tensor, "*s b m c"]:
+def patch_cosines(patches: Patches, prompts: Prompts) -> Cells:
     """Cosine similarity of every patch of every image with every prompt."""
     return cosines(patches.flatten(0, 1), prompts).unflatten(-2, patches.shape[:2])
 
 
-def plan_similarity(
-    patches: Float[Tensor, "b m d"], prompts: Float[Tensor, "*s c d"], plan: Plan
-) -> Float[Tensor, "*s b m c"]:
+def plan_similarity(patches: Patches, prompts: Prompts, plan: Plan) -> Cells:
     """u_m·g_c of the plans' exponents: of vectors as the towers give them (`product`), or at length 1."""
     if plan == "cosine":
         return patch_cosines(patches, prompts)
@@ -72,9 +73,7 @@ def plan_similarity(
         return torch.einsum("bmd,...cd->...bmc", u, g)
 
 
-def transport_plans(
-    similarity: Float[Tensor, "*s b m c"], log_weights: Float[Tensor, "*s b c"], temperature: float = 1.0
-) -> Plans:
+def transport_plans(similarity: Cells, log_weights: Weights, temperature: float = 1.0) -> Plans:
     """Both conditional plans, from the cosines or the products of patches and prompts."""
     if not temperature > 0:
         raise InputError(f"transport temperature: {temperature} should be above 0")
@@ -83,9 +82,9 @@ def transport_plans(
 
 
 def conditional_transport(
-    patches: Float[Tensor, "b m d"],
-    prompts: Float[Tensor, "*s c d"],
-    log_weights: Float[Tensor, "*s b c"],
+    patches: Patches,
+    prompts: Prompts,
+    log_weights: Weights,
     balance: float | None = 0.5,
     temperature: float = 1.0,
     plan: Plan = "cosine",
@@ -123,10 +122,7 @@ def conditional_transport(
 
 @torch.no_grad()
 def plan_entropy(
-    patches: Float[Tensor, "b m d"],
-    prompts: Float[Tensor, "*s c d"],
-    temperature: float = 1.0,
-    plan: Plan = "cosine",
+    patches: Patches, prompts: Prompts, temperature: float = 1.0, plan: Plan = "cosine"
 ) -> Float[Tensor, ""]:
     """H[π(u_m | g_c)] in nats, on average over samples, images and classes; ln M: it looks nowhere."""
     exponents = plan_similarity(patches, prompts, plan) / temperature
@@ -180,12 +176,8 @@ def sinkhorn(
 
 
 def entropic_transport(
-    patches: Float[Tensor, "b m d"],
-    prompts: Float[Tensor, "*s c d"],
-    log_weights: Float[Tensor, "*s b c"],
-    epsilon: float = 0.1,
-    iterations: int = 100,
-) -> Float[Tensor, "*s b"]:
+    patches: Patches, prompts: Prompts, log_weights: Weights, epsilon: float = 0.1, iterations: int = 100
+) -> Cost:
     """⟨plan, cost⟩ between P and Q of Eq. 5 under the Sinkhorn plan: the OT variant of L_CT.
 
     The plan is held fixed, so the gradient reaches the prompts through the cost alone, and p_c not at all.

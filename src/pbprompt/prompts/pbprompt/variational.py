@@ -32,6 +32,8 @@ from pbprompt.vision.similarity import at_least_float32
 from pbprompt.vision.towers import kernels as gpu
 
 KLReduction = Literal["elbo", "mean", "sum"]
+Labels = Float[Tensor, "c w"]
+Draws = Float[Tensor, "s c w"]
 
 
 class GaussianPosterior(nn.Module):
@@ -49,8 +51,7 @@ class GaussianPosterior(nn.Module):
         if initial_std is not None and initial_std <= 0:
             raise InputError(f"initial_std: {initial_std} should be above 0, or left out for the plain start")
         self.mean_residual = mean_residual
-        self.mean = nn.Linear(width, width)
-        self.log_variance = nn.Linear(width, width)
+        self.mean, self.log_variance = nn.Linear(width, width), nn.Linear(width, width)
         if mean_residual:
             nn.init.zeros_(self.mean.weight)
             nn.init.zeros_(self.mean.bias)
@@ -58,13 +59,11 @@ class GaussianPosterior(nn.Module):
             nn.init.zeros_(self.log_variance.weight)
             nn.init.constant_(self.log_variance.bias, 2 * math.log(initial_std))
 
-    def forward(self, embedding: Float[Tensor, "c w"]) -> tuple[Float[Tensor, "c w"], Float[Tensor, "c w"]]:
+    def forward(self, embedding: Labels) -> tuple[Labels, Labels]:
         """Mean and log-variance of every label."""
-        embedding = embedding.to(self.mean.weight.dtype)
-        mean = self.mean(embedding)
-        if self.mean_residual:
-            mean = mean + embedding
-        return mean, self.log_variance(embedding)
+        e = embedding.to(self.mean.weight.dtype)
+        mean = self.mean(e) + e if self.mean_residual else self.mean(e)
+        return mean, self.log_variance(e)
 
 
 def draw_noise(shape: tuple[int, ...], generator: torch.Generator) -> Float[Tensor, "..."]:
@@ -72,9 +71,7 @@ def draw_noise(shape: tuple[int, ...], generator: torch.Generator) -> Float[Tens
     return torch.randn(shape, generator=generator, device=generator.device)
 
 
-def noise_of_names(
-    keys: Sequence[str], samples: int, width: int, generator: torch.Generator
-) -> Float[Tensor, "s c w"]:
+def noise_of_names(keys: Sequence[str], samples: int, width: int, generator: torch.Generator) -> Draws:
     """ε ~ N(0, I) for classes, a stream of its own for each name: other classes change nothing about it.
 
     `keys`: the names as they are compared (`data.names.name_key`). The generator gives one number, which is
@@ -90,9 +87,7 @@ def noise_of_names(
     return torch.stack(rows, dim=1)
 
 
-def reparameterise(
-    mean: Float[Tensor, "c w"], log_variance: Float[Tensor, "c w"], noise: Float[Tensor, "s c w"]
-) -> Float[Tensor, "s c w"]:
+def reparameterise(mean: Labels, log_variance: Labels, noise: Draws) -> Draws:
     """r = μ + σ·ε, differentiable in μ and log σ²."""
     if gpu.takes(mean, log_variance):
         from pbprompt.vision.towers.kernels.elementwise import GaussianDraw
@@ -102,30 +97,19 @@ def reparameterise(
 
 
 def sample(
-    mean: Float[Tensor, "c w"],
-    log_variance: Float[Tensor, "c w"],
-    samples: int,
-    generator: torch.Generator,
-    *,
-    antithetic: bool = False,
-) -> Float[Tensor, "s c w"]:
+    mean: Labels, log_variance: Labels, samples: int, generator: torch.Generator, *, antithetic: bool = False
+) -> Draws:
     """`samples` draws of r for every class: independent, or antithetic pairs of noise ε and −ε.
 
     Both are unbiased. In a pair what is odd in ε cancels, so its mean has a lower variance.
     """
-    drawn = -(-samples // 2) if antithetic else samples
-    noise = draw_noise((drawn, *mean.shape), generator)
+    noise = draw_noise((-(-samples // 2) if antithetic else samples, *mean.shape), generator)
     if antithetic:
         noise = torch.cat([noise, -noise])[:samples]
     return reparameterise(mean, log_variance, noise)
 
 
-def gaussian_kl(
-    mean: Float[Tensor, "c w"],
-    log_variance: Float[Tensor, "c w"],
-    prior_mean: Float[Tensor, "c w"],
-    prior_std: float = 1.0,
-) -> Float[Tensor, "c w"]:
+def gaussian_kl(mean: Labels, log_variance: Labels, prior_mean: Labels, prior_std: float = 1.0) -> Labels:
     """KL[q ‖ p] of every class and dimension, in nats; `reduce_kl` makes one number of it."""
     if gpu.takes(mean, log_variance, prior_mean) and not prior_mean.requires_grad:
         from pbprompt.vision.towers.kernels.elementwise import Divergence
@@ -137,7 +121,7 @@ def gaussian_kl(
     return 0.5 * (log_ratio.expm1() - log_ratio + ((mean - prior_mean) / prior_std).square())
 
 
-def reduce_kl(kl: Float[Tensor, "c w"], reduction: KLReduction, examples: int = 1) -> Float[Tensor, ""]:
+def reduce_kl(kl: Labels, reduction: KLReduction, examples: int = 1) -> Float[Tensor, ""]:
     """One number for the loss.
 
     `elbo`: the sum divided by the number of training examples, which is the exact share of one example
