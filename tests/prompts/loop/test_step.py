@@ -100,7 +100,7 @@ def test_a_captured_step_is_the_plain_one(name, variant):
     seen, rows = [], ALL.flip(0).to("cuda")
     for number in range(WARM_UP + 4):
         batch, rate = batch_of(number, "cuda"), 0.1 / (1 + number // 2)
-        plain._plain_steps = 0  # never captured
+        plain.begun = 0  # never captured
         other.load_state_dict(method.state_dict())
         wanted = {key: value.clone() for key, value in plain(batch, rows, number, rate).items()}
         terms = step(batch, rows, number, rate)

@@ -134,8 +134,8 @@ class _Watch:
         self.method, self.run, self.tally, self._total = method, run, tally, total
         self.journal = Journal(run.options.folder, done, run.options.on_log)
         self.last_epoch: dict[str, float] = {}
-        # steps that were not looked at: what each ends (an epoch), and what was found out then
-        self._pending: list[tuple[int, Terms, Tensor, dict[str, float], dict[str, float]]] = []
+        # steps that were not looked at: whether each is logged, the epoch it ends, what was found out then
+        self._pending: list[tuple[int, Terms, Tensor, bool, dict[str, float], dict[str, float]]] = []
         self._due = False  # a line of the log
         self._good, self._looked = self._copy(), time.monotonic()
         self._text, shown = "training", run.options.progress
@@ -151,10 +151,12 @@ class _Watch:
         found: dict[str, float] = {}
         if ended and (ended["epoch"] % DIAGNOSE_EVERY == 0 or ended["epoch"] + 1 == self.run.epochs):
             found = self.method.diagnostics(stream(self.run.options.seed, "diagnostics", int(ended["epoch"])))
-        self._pending.append((step, terms, chosen, ended, found))
-        self._lines.say(lambda: f"step {step + 1:,} of {self._total:,}: {self._text}")
-        self._due |= self._logged(step + 1, ended)
+        done = step + 1
+        logs = done % LOG_EVERY == 0 or bool(ended) or done == self._total
+        self._pending.append((step, terms, chosen, logs, ended, found))
+        self._lines.say(lambda: f"step {done:,} of {self._total:,}: {self._text}")
         waits = self.method.backbone.device.type != "cpu"
+        self._due |= logs
         if self._due and (not waits or time.monotonic() - self._looked >= LOOK_AFTER):
             self.settle()
 
@@ -164,7 +166,7 @@ class _Watch:
             return
         names = list(self._pending[0][1])
         values = torch.stack([torch.stack([t[n].float() for n in names]) for _, t, *_ in self._pending])
-        for (step, _, chosen, ended, found), row in zip(self._pending, values.tolist(), strict=True):
+        for (step, _, chosen, logs, ended, found), row in zip(self._pending, values.tolist(), strict=True):
             terms = dict(zip(names, row, strict=True))
             if not all(map(math.isfinite, row)):
                 self._diverged("loss", step, terms, chosen)
@@ -172,7 +174,7 @@ class _Watch:
             self.tally.steps += 1
             for name, value in terms.items():
                 self.tally.sums[name] = self.tally.sums.get(name, 0.0) + value
-            if self._logged(step + 1, ended):
+            if logs:
                 self._write_means(step + 1)
             if ended:
                 self.last_epoch, self.tally = self.mean() | found, Tally()
@@ -182,9 +184,6 @@ class _Watch:
         self._pending.clear()
         self._due = False
         self._good, self._looked = self._copy(), time.monotonic()
-
-    def _logged(self, done: int, ended: dict[str, float]) -> bool:
-        return done % LOG_EVERY == 0 or bool(ended) or done == self._total
 
     def _write_means(self, done: int) -> None:
         """A line of the mean terms since the last one."""

@@ -87,7 +87,6 @@ class Step:
         self.optimiser = make_optimiser(method, captured=self._capture)
         self._generator = torch.Generator(device if self._capture else "cpu")
         self.begun = 0  # updates of the parameters, the one under way among them
-        self._plain_steps = 0
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, images: Batch, rows: Int[Tensor, " b"], seed: int, rate: float) -> Terms:
@@ -95,8 +94,7 @@ class Step:
         self._set_rate(rate)
         if not self._capture:
             return self._run(_rows_of(images, rows))
-        if self._plain_steps < WARM_UP:
-            self._plain_steps += 1
+        if self.begun < WARM_UP:
             with aside():
                 return self._run(_rows_of(images, rows))
         if self._graph is None:

@@ -51,7 +51,8 @@ class MetaNet(nn.Sequential):
         super().__init__(*network(backbone.embed_dim, max(1, backbone.embed_dim // 16), backbone.text_width))
 
     def forward(self, images: Float[Tensor, "b d"]) -> Float[Tensor, "b w"]:
-        return super().forward(unit(images).to(next(self.parameters()).dtype))
+        x = unit(images).to(next(self.parameters()).dtype)
+        return super().forward(x)  # type: ignore[no-untyped-call]
 
 
 def own_prompt_logits(
