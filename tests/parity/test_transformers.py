@@ -75,7 +75,7 @@ def test_long_clip(tmp_path) -> None:
     text = {**TINY_TEXT, "max_position_embeddings": 32, "num_attention_heads": 1}
     vision = {**TINY_VISION, "hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 1}
     model, short = models(tmp_path, text, vision, "quick_gelu", embed_dim=48)
-    state = to_openai(tmp_path, load_file(tmp_path / "model.safetensors"))
+    state = to_openai(load_file(tmp_path / "model.safetensors"))
     stretched = torch.randn(32, 64, generator=torch.Generator().manual_seed(2))
     state["positional_embedding_res"] = stretched
     torch.save(state, tmp_path / "longclip-B.pt")

@@ -80,7 +80,7 @@ def write_metaclip(folder: Path, model: "MetaClip2Model") -> Path:
 def write_metaclip_open_clip(folder: Path, hugging_face: Path, quick_gelu: bool) -> Path:
     """The same weights as open_clip writes them."""
     folder.mkdir()
-    state = to_openai(folder, load_file(hugging_face / "model.safetensors"))
+    state = to_openai(load_file(hugging_face / "model.safetensors"))
     save_file(
         {key: value.contiguous() for key, value in state.items()}, folder / "open_clip_model.safetensors"
     )

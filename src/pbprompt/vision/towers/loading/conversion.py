@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from pbprompt.errors import InputError
 
+State = dict[str, Tensor]
 Names = tuple[tuple[str, str], ...]  # patterns, and what takes their place in a tensor's name
 
 # Constants that some writers store beside the weights, and what is computed.
@@ -75,33 +75,34 @@ PE_NAMES: Names = (
 )
 
 
-def is_hugging_face(state: dict[str, Tensor]) -> bool:
+def is_hugging_face(state: State) -> bool:
     return any(key.startswith(("vision_model.", "text_model.")) for key in state)
 
 
-def to_openai(path: Path, state: dict[str, Tensor]) -> dict[str, Tensor]:
+def to_openai(state: State) -> State:
     """The state dict in OpenAI's layout. Constants go; unknown keys stay, to be refused later."""
     if state and all(key.startswith("module.") for key in state):  # saved from distributed training
         state = {key.removeprefix("module."): value for key, value in state.items()}
     state = {key: value for key, value in state.items() if not NOT_WEIGHTS.fullmatch(key)}
+    for number in ("logit_scale", "logit_bias"):
+        if number in state and state[number].numel() == 1:
+            state[number] = state[number].reshape(())
     if is_hugging_face(state):
-        return _from_hugging_face(path, state)
+        return _from_hugging_face(state)
     if "cls_token" in state and any(key.startswith("blocks.0.") for key in state):
-        raise InputError(
-            f"{path}: an image tower alone, in the names of its authors; give its Hugging Face folder or hub "
+        raise TensorError(
+            "an image tower alone, in the names of its authors; give its Hugging Face folder or hub "
             "id (DINOv2, DINOv3), or timm/NAME"
         )
     if any(key.startswith("image_encoder.") for key in state):
-        raise InputError(
-            f"{path}: has MobileCLIP's own names; give the same model in open_clip's form (…-OpenCLIP)"
-        )
+        raise TensorError("has MobileCLIP's own names; give the same model in open_clip's form (…-OpenCLIP)")
     # open_clip's other layout keeps the whole text tower under one name
     state = {key.removeprefix("text."): value for key, value in state.items()}
     if any(gate in state for gate in EVA_GATES):
-        return _from_eva(path, state)
+        return _from_eva(state)
     if any(probe in state for probe in PE_PROBES) and any(norm in state for norm in PE_NORMS):
         return _from_perception(state)
-    return _with_long_positions(path, state) if LONG_POSITIONS in state else state
+    return _with_long_positions(state) if LONG_POSITIONS in state else state
 
 
 def rename(key: str, names: Names) -> str:
@@ -110,54 +111,63 @@ def rename(key: str, names: Names) -> str:
     return key
 
 
-def take(path: Path, state: dict[str, Tensor], key: str) -> Tensor:
+def take(state: State, key: str) -> Tensor:
     """A tensor that is to become a part of another one."""
     if key not in state:
-        raise InputError(f"{path}: lacks the tensor {key}; fetch the whole checkpoint again")
+        raise TensorError(f"lacks the tensor {key}; fetch the whole checkpoint again")
     return state.pop(key)
 
 
+class TensorError(InputError):
+    """What is wrong with a file's tensors; `of_file` says with which file's."""
+
+
 @contextmanager
-def fitting_together(path: Path) -> Iterator[None]:
+def of_file(path: object) -> Iterator[None]:
+    """Around all that looks at a file's tensors."""
+    try:
+        yield
+    except TensorError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+@contextmanager
+def fitting_together() -> Iterator[None]:
     """While tensors are joined and turned: shapes of which that cannot be done are the file's."""
     try:
         yield
     except (RuntimeError, IndexError):
-        raise InputError(
-            f"{path}: its tensors do not fit together: the file is damaged; fetch it again"
-        ) from None
+        raise TensorError("its tensors do not fit together: the file is damaged; fetch it again") from None
 
 
-def join_attention(path: Path, state: dict[str, Tensor], without_bias: str = "") -> None:
+def join_attention(state: State, without_bias: str = "") -> None:
     """Queries, keys and values in one matrix, in this order; `without_bias`: those that may have none."""
     first = ".q_proj.weight"
     for attention in [key.removesuffix(first) for key in state if key.endswith(first)]:
-        weights = [take(path, state, f"{attention}.{part}_proj.weight") for part in "qkv"]
+        weights = [take(state, f"{attention}.{part}_proj.weight") for part in "qkv"]
         for part in without_bias:
             state.setdefault(f"{attention}.{part}_proj.bias", weights[0].new_zeros(weights[0].shape[:1]))
-        biases = [take(path, state, f"{attention}.{part}_proj.bias") for part in "qkv"]
+        biases = [take(state, f"{attention}.{part}_proj.bias") for part in "qkv"]
         state[f"{attention}.in_proj_weight"] = torch.stack(weights).flatten(0, 1)
         state[f"{attention}.in_proj_bias"] = torch.stack(biases).flatten()
 
 
-def _with_long_positions(path: Path, state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _with_long_positions(state: State) -> State:
     """LongCLIP's two tables of positions as the one its tower adds: CLIP's first 20, then the stretched."""
     long, short = state.pop(LONG_POSITIONS), state.get("positional_embedding")
     if short is None or short.shape != long.shape:
-        raise InputError(
-            f"{path}: positional_embedding does not fit {LONG_POSITIONS}; fetch the checkpoint again"
-        )
+        raise TensorError(f"positional_embedding does not fit {LONG_POSITIONS}; fetch the checkpoint again")
     return state | {"positional_embedding": torch.cat([short[:LONG_KEEPS], long[LONG_KEEPS:]])}
 
 
-def _from_hugging_face(path: Path, state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _from_hugging_face(state: State) -> State:
     turned = {name: state.pop(key).t() for key, name in HF_PROJECTIONS.items() if key in state}
     out = turned | {rename(key, HF_NAMES): value for key, value in state.items()}
-    join_attention(path, out)
+    join_attention(out)
     return out
 
 
-def _from_trunk(state: dict[str, Tensor], names: Names) -> dict[str, Tensor]:
+def _from_trunk(state: State, names: Names) -> State:
     """The image tower's tensors under our names; timm stores class token and positions for a batch of one."""
     out = {rename(key, names) if key.startswith("visual.") else key: value for key, value in state.items()}
     for name in ("visual.class_embedding", "visual.positional_embedding"):
@@ -166,14 +176,14 @@ def _from_trunk(state: dict[str, Tensor], names: Names) -> dict[str, Tensor]:
     return out
 
 
-def _from_eva(path: Path, state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _from_eva(state: State) -> State:
     """Without the turns, which are computed."""
     out = _from_trunk({key: value for key, value in state.items() if ".rope." not in key}, EVA_NAMES)
-    join_attention(path, out, without_bias="k")
+    join_attention(out, without_bias="k")
     return out
 
 
-def _from_perception(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _from_perception(state: State) -> State:
     """With the projection as a layer with its bias."""
     out = _from_trunk(state, PE_NAMES)
     for part in ("weight", "bias"):  # timm's pool has its query apart

@@ -7,13 +7,21 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from pbprompt.errors import InputError
 from pbprompt.vision.towers.backbone import BackboneConfig, Images
 from pbprompt.vision.towers.loading.architecture import count, grid_side, shape
 from pbprompt.vision.towers.loading.config import IMAGE_SIZE, read_image_processor, read_preprocessor
-from pbprompt.vision.towers.loading.conversion import Names, fitting_together, join_attention, rename, take
+from pbprompt.vision.towers.loading.conversion import (
+    Names,
+    State,
+    TensorError,
+    fitting_together,
+    join_attention,
+    of_file,
+    rename,
+    take,
+)
 from pbprompt.vision.towers.loading.files import HF_CONFIG, read_json, read_tensors
 from pbprompt.vision.towers.loading.timm_tower import IMAGENET_MEAN, IMAGENET_STD
 from pbprompt.vision.towers.vit import DinoConfig
@@ -44,18 +52,18 @@ NAMES: Names = (
 SCALES = (("layer_scale1", "attn.out_proj"), ("layer_scale2", "mlp.c_proj"))  # and the matrices before them
 
 
-def read_dino(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor], None]:
+def read_dino(path: Path, name: str) -> tuple[BackboneConfig, State, None]:
     """The config and the tower's tensors, under `visual.`, of the weights in a Hugging Face folder."""
     config_path = path.parent / HF_CONFIG
     declared = read_json(config_path)
     size, images = _preprocessing(path.parent, PUBLISHED[declared["model_type"]])
     raw = {rename(key, NAMES): value for key, value in read_tensors(path)[0].items()}
     state = {key: value for key, value in raw.items() if not NOT_OF_THE_TOWER.match(key, len("visual."))}
-    vision = _sizes(path, config_path, declared, state, size)
-    with fitting_together(path):
-        _fold(path, state, vision)
+    vision = _sizes(config_path, declared, state, size)
+    with fitting_together():
+        _fold(state, vision)
     if vision.rope_theta is None:
-        _fit_positions(path, state, vision, antialias=declared["model_type"] == ANTIALIASED)
+        _fit_positions(state, vision, antialias=declared["model_type"] == ANTIALIASED)
     return BackboneConfig(name, vision.width, vision, None, "gelu", images), state, None
 
 
@@ -74,20 +82,13 @@ def _preprocessing(folder: Path, published: Images) -> tuple[int, Images]:
     return side, read_preprocessor(folder, side, published)
 
 
-def _sizes(
-    path: Path, config_path: Path, declared: dict[str, Any], state: dict[str, Tensor], size: int
-) -> DinoConfig:
+def _sizes(path: Path, declared: dict[str, Any], state: State, size: int) -> DinoConfig:
     """The architecture from the tensors, and from the config what they do not show; the two must agree."""
-    source, third, first = str(path), declared["model_type"] == "dinov3_vit", "visual.blocks.0.mlp"
-    width, channels, patch, _ = shape(source, state, "visual.conv1.weight", 4)
+    third, first = declared["model_type"] == "dinov3_vit", "visual.blocks.0.mlp"
+    width, channels, patch, _ = shape(state, "visual.conv1.weight", 4)
     gated = f"{first}.gate.weight" in state or f"{first}.weights_in.weight" in state
-    hidden = shape(source, state, f"{first}.c_proj.weight", 2)[1]
+    hidden = shape(state, f"{first}.c_proj.weight", 2)[1]
     registers = state["visual.register_embedding"].shape[-2] if "visual.register_embedding" in state else 0
-    heads = declared.get("num_attention_heads", 6 if third else 12)
-    if type(heads) is not int or heads < 1 or width % heads or (third and width // heads % 4):
-        raise InputError(f"{config_path}: num_attention_heads is {heads!r}, but the tower is {width} wide")
-    if size < patch:
-        raise InputError(f"{path.parent}: images of {size} pixels hold no patch of {patch}")
     layers = count(state, "visual.blocks")
     found = {
         "hidden_size": width,
@@ -99,48 +100,54 @@ def _sizes(
         "use_swiglu_ffn": gated,
         "use_gated_mlp": gated,
     }
-    for key, value in found.items():
-        if declared.get(key, value) != value:
-            raise InputError(f"{config_path}: {key} is {declared[key]!r}, but the tensors say {value}")
-    if not gated and declared.get("hidden_act", "gelu") != "gelu":
-        raise InputError(f"{config_path}: hidden_act is {declared['hidden_act']!r}; only 'gelu' is supported")
-    theta = _number(config_path, declared, "rope_theta", 100.0) if third else None
-    eps = _number(config_path, declared, "layer_norm_eps", 1e-5 if third else 1e-6)
+    with of_file(path):
+        heads = declared.get("num_attention_heads", 6 if third else 12)
+        if type(heads) is not int or heads < 1 or width % heads or (third and width // heads % 4):
+            raise TensorError(f"num_attention_heads is {heads!r}, but the tower is {width} wide")
+        if size < patch:
+            raise TensorError(f"images of {size} pixels hold no patch of {patch}")
+        for key, value in found.items():
+            if declared.get(key, value) != value:
+                raise TensorError(f"{key} is {declared[key]!r}, but the tensors say {value}")
+        if not gated and (activation := declared.get("hidden_act", "gelu")) != "gelu":
+            raise TensorError(f"hidden_act is {activation!r}; only 'gelu' is supported")
+        theta = _number(declared, "rope_theta", 100.0) if third else None
+        eps = _number(declared, "layer_norm_eps", 1e-5 if third else 1e-6)
     return DinoConfig(size, patch, width, layers, heads, hidden, registers, gated, theta, eps)
 
 
-def _number(path: Path, declared: dict[str, Any], key: str, default: float) -> float:
-    value = declared.get(key, default)
+def _number(declared: dict[str, Any], key: str, usual: float) -> float:
+    value = declared.get(key, usual)
     if not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise InputError(f"{path}: {key} is {value!r}; a number above 0 is needed")
+        raise TensorError(f"{key} is {value!r}; a number above 0 is needed")
     return float(value)
 
 
-def _fold(path: Path, state: dict[str, Tensor], vision: DinoConfig) -> None:
+def _fold(state: State, vision: DinoConfig) -> None:
     """LayerScale in the matrices before it, queries, keys and values in one, biases where there were none."""
     state.setdefault("visual.register_embedding", torch.zeros(0, vision.width))
     for name in ("class_embedding", "positional_embedding", "register_embedding"):
         if (key := f"visual.{name}") in state:  # stored for a batch of one
             state[key] = state[key].reshape(-1, vision.width)
-    state["visual.class_embedding"] = take(path, state, "visual.class_embedding").flatten()
-    join_attention(path, state, without_bias="qkv")
+    state["visual.class_embedding"] = take(state, "visual.class_embedding").flatten()
+    join_attention(state, without_bias="qkv")
     for block in (f"visual.blocks.{layer}" for layer in range(vision.layers)):
         if f"{block}.mlp.weights_in.weight" in state:
             for part in ("weight", "bias"):
-                both = take(path, state, f"{block}.mlp.weights_in.{part}")
+                both = take(state, f"{block}.mlp.weights_in.{part}")
                 state[f"{block}.mlp.gate.{part}"], state[f"{block}.mlp.c_fc.{part}"] = both.chunk(2)
         for scale, matrix in SCALES:
-            factor = take(path, state, f"{block}.{scale}.lambda1").float()
-            weight = take(path, state, f"{block}.{matrix}.weight").float()
+            factor = take(state, f"{block}.{scale}.lambda1").float()
+            weight = take(state, f"{block}.{matrix}.weight").float()
             bias = state.pop(f"{block}.{matrix}.bias", torch.zeros(len(weight))).float()
             state[f"{block}.{matrix}.weight"] = weight * factor.view(len(weight), 1)
             state[f"{block}.{matrix}.bias"] = bias * factor
 
 
-def _fit_positions(path: Path, state: dict[str, Tensor], vision: DinoConfig, antialias: bool) -> None:
+def _fit_positions(state: State, vision: DinoConfig, antialias: bool) -> None:
     """The learned positions on the grid of the images given, resampled as transformers does."""
     key = "visual.positional_embedding"
-    side = grid_side(str(path), state, key)
+    side = grid_side(state, key)
     if (side, side) == vision.grid:
         return
     table = state[key].float()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +15,25 @@ from pbprompt.errors import InputError
 from pbprompt.vision.towers.backbone import Activation, Backbone, BackboneConfig
 from pbprompt.vision.towers.lite import read_embedded
 from pbprompt.vision.towers.loading.architecture import check_tensors, family_of, find_architecture
-from pbprompt.vision.towers.loading.config import CheckpointConfig, read_declared, read_tokenizer
-from pbprompt.vision.towers.loading.conversion import fitting_together, is_hugging_face, to_openai
+from pbprompt.vision.towers.loading.config import read_declared, read_tokenizer
+from pbprompt.vision.towers.loading.conversion import (
+    State,
+    TensorError,
+    fitting_together,
+    is_hugging_face,
+    of_file,
+    to_openai,
+)
 from pbprompt.vision.towers.loading.dino import PUBLISHED, read_dino
 from pbprompt.vision.towers.loading.files import HF_CONFIG, INDEX, check_finite, read_json, read_tensors
 from pbprompt.vision.towers.loading.hub import EMBEDDED, OPENAI_MODELS, find_weights
 from pbprompt.vision.towers.loading.timm_tower import TimmConfig, read_timm
 from pbprompt.vision.towers.resnet import ResNetConfig, fold_batch_norms
 from pbprompt.vision.towers.several import Several
+from pbprompt.vision.towers.text import TextConfig
+from pbprompt.vision.towers.tokenizer import SentenceTokenizer
 
-Reader = Callable[[Path, str], tuple[BackboneConfig, dict[str, Tensor], nn.Module | None]]
+Reader = Callable[[Path, str], tuple[BackboneConfig, State, nn.Module | None]]
 HF_WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # or an index of the parts of one
 OTHER_TOWERS = (  # without text, and not read
     *("beit", "convnext", "convnextv2", "deit", "dinov3_convnext"),
@@ -67,8 +76,7 @@ def load_backbone(
     if not names:
         raise InputError("no backbone is given: give one, such as lite")
     towers = [
-        one if isinstance(one, Backbone) else _load(one, activation, device, dtype, alone=alone)
-        for one in names
+        one if isinstance(one, Backbone) else _load(one, activation, device, dtype, alone) for one in names
     ]
     return towers[0] if alone else Several(towers)
 
@@ -78,11 +86,10 @@ def _load(
     activation: str | None,
     device: str | torch.device,
     dtype: torch.dtype,
-    *,
     alone: bool = True,
 ) -> Backbone:
     target = _device(device)
-    config, state, tokenizer, visual = _read(str(name), activation, alone=alone)
+    config, state, tokenizer, visual = _read(str(name), activation, alone)
     identity = fingerprint(config, state)
     logit_scale = float(state["logit_scale"].double().exp()) if config.text else WITHOUT_TEXT
     logit_bias = float(state["logit_bias"]) if "logit_bias" in state else None
@@ -102,33 +109,35 @@ def backbone_fingerprint(name_or_path: str | Path = "lite", *, activation: str |
 
 
 def _read(
-    name: str, activation: str | None, *, alone: bool = True
-) -> tuple[BackboneConfig, dict[str, Tensor], Any, Any]:
+    name: str, activation: str | None, alone: bool = True
+) -> tuple[BackboneConfig, State, SentenceTokenizer | None, nn.Module | None]:
     """Config, weights and, where they are not CLIP's, tokenizer and image tower."""
-    tokenizer, visual = None, None
     if activation not in (None, *get_args(Activation)):
         raise InputError(f"activation {activation!r} is unknown: use quick_gelu or gelu")
+    tokenizer, visual = None, None
     if name in EMBEDDED:
         config, state = read_embedded(name)
-        _settle(name, config.activation, activation if alone else None)
-    elif (read := image_only_reader(path := find_weights(name))) is not None:
-        config, state, visual = read(path, name)
-        _settle(str(path), config.activation, activation if alone else None)
+        with of_file(name):
+            _settle(config.activation, activation, alone)
+        return config, state, tokenizer, visual
+    path = find_weights(name)
+    with of_file(path):
+        if (read := _image_only_reader(path)) is not None:
+            config, state, visual = read(path, name)
+            _settle(config.activation, activation, alone)
+        else:
+            raw, of_the_file = read_tensors(path)
+            with fitting_together():
+                state = to_openai(raw)
+            declared = read_declared(path, family_of(state), is_hugging_face(raw), of_the_file)
+            told = "quick_gelu" if name in OPENAI_MODELS else declared.activation  # as OpenAI trained them
+            declared = replace(declared, activation=_settle(told, activation, alone))
+            config = find_architecture(name, state, declared)
+            if declared.vocabulary != "clip":
+                tokenizer = read_tokenizer(path.parent, cast(TextConfig, config.text), declared.vocabulary)
         if visual is None:
-            check_tensors(str(path), config, state)
-        check_finite(path, state)
-    else:
-        state, declared = read_checkpoint(path)
-        if name in OPENAI_MODELS:
-            declared = replace(declared, activation="quick_gelu")  # OpenAI trained every model with it
-        requested = activation if alone or not declared.activation else None
-        declared = replace(declared, activation=_settle(str(path), declared.activation, requested))
-        config = find_architecture(str(path), name, state, declared)
-        check_tensors(str(path), config, state)
-        check_finite(path, state)
-        if declared.vocabulary != "clip":
-            assert config.text is not None
-            tokenizer = read_tokenizer(path.parent, config.text, declared.vocabulary)
+            check_tensors(config, state)
+    check_finite(path, state)
     return config, state, tokenizer, visual
 
 
@@ -143,31 +152,19 @@ def _device(wanted: str | torch.device) -> torch.device:
     return torch.device(wanted)
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], CheckpointConfig]:
-    """A file's tensors in OpenAI's layout, and what the file and the configs beside it tell of the model."""
-    raw, activation = read_tensors(path)
-    with fitting_together(path):
-        state = to_openai(path, raw)
-    for number in ("logit_scale", "logit_bias"):
-        if number in state and state[number].numel() == 1:
-            state[number] = state[number].reshape(())
-    return state, read_declared(path, family_of(state), is_hugging_face(raw), activation)
-
-
-def _settle(source: str, declared: str | None, requested: str | None) -> str:
-    if declared and requested and declared != requested:
-        raise InputError(
-            f"{source}: the model uses {declared}; leave out activation={requested} (--activation)"
-        )
-    if not declared and not requested:
-        raise InputError(
-            f"{source}: the file does not tell its activation; say --activation quick_gelu (OpenAI's models) "
+def _settle(told: str | None, requested: str | None, alone: bool) -> str:
+    """The activation. One of several backbones that tells its own needs none."""
+    if told and requested and alone and told != requested:
+        raise TensorError(f"the model uses {told}; leave out activation={requested} (--activation)")
+    if not told and not requested:
+        raise TensorError(
+            "the file does not tell its activation; say --activation quick_gelu (OpenAI's models) "
             "or --activation gelu (most of open_clip's)"
         )
-    return str(declared or requested)
+    return str(told or requested)
 
 
-def image_only_reader(path: Path) -> Reader | None:
+def _image_only_reader(path: Path) -> Reader | None:
     """What reads the weights, where they are an image tower's alone: it gives the config, the tensors and,
     where another library built it, the tower."""
     config_path = path.parent / HF_CONFIG
@@ -177,17 +174,15 @@ def image_only_reader(path: Path) -> Reader | None:
     kind = config.get("model_type")
     if isinstance(config.get("architecture"), str) and "model_type" not in config:
         return read_timm
-    if kind in PUBLISHED:
-        return read_dino
     if kind in OTHER_TOWERS:
         raise InputError(
             f"{config_path}: model_type is {kind!r}; of image towers without text DINOv2 and DINOv3 "
             f"({', '.join(PUBLISHED)}) and timm's models (timm/NAME) are supported"
         )
-    return None
+    return read_dino if kind in PUBLISHED else None
 
 
-def fingerprint(config: BackboneConfig, state: dict[str, Tensor]) -> str:
+def fingerprint(config: BackboneConfig, state: State) -> str:
     """SHA-256 over what decides the features: the weights in OpenAI's layout, as float32, and the settings
     that the weights do not show (activation, heads, input size and normalisation, how an image is fitted)."""
     heads, text_heads = (getattr(tower, "heads", None) for tower in (config.vision, config.text))

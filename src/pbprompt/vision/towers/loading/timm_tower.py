@@ -25,6 +25,7 @@ from pbprompt.vision.images.transforms import Triple
 from pbprompt.vision.towers.backbone import BackboneConfig, Images
 from pbprompt.vision.towers.layers import Seen
 from pbprompt.vision.towers.loading.config import one_of, triple
+from pbprompt.vision.towers.loading.conversion import State, TensorError, of_file
 from pbprompt.vision.towers.loading.files import HF_CONFIG, read_json, read_tensors
 
 Positions = Literal["tokens", "map", "map, channels last", "none"]
@@ -73,10 +74,10 @@ class TimmTower(nn.Module):
         return image, self.trunk.get_classifier()(_rows(self.trunk, features, self.config.positions))
 
 
-def make_trunk(config: TimmConfig, source: str = "timm's towers") -> Any:
+def make_trunk(config: TimmConfig) -> Any:
     """timm's model in eval mode, with random weights and with values, also where others are laid out without:
     some of its tables are no weights and are made with it."""
-    timm = import_timm(source)
+    timm = _import_timm()
     options = dict(config.arguments) | ({"global_pool": config.pool} if config.pool else {})
     with torch.device("cpu"):
         try:
@@ -85,43 +86,42 @@ def make_trunk(config: TimmConfig, source: str = "timm's towers") -> Any:
             )
         except Exception as error:  # its models have errors of many kinds
             version = getattr(timm, "__version__", "here")
-            raise InputError(
-                f"{source}: timm {version} cannot build {config.architecture!r} ({first_line(error)}): "
+            raise TensorError(
+                f"timm {version} cannot build {config.architecture!r} ({first_line(error)}): "
                 "check the name, or update timm"
             ) from None
     return trunk.eval()
 
 
-def import_timm(source: str) -> ModuleType:
-    """The library, or what to do to have it."""
+def _import_timm() -> ModuleType:
     try:
         import timm
     except Exception as error:  # a torchvision of another torch raises other errors than ImportError
         if isinstance(error, ModuleNotFoundError) and error.name == "timm":
-            raise InputError(f"{source}: needs timm; run {install_command('timm')}") from None
-        raise InputError(
-            f"{source}: needs timm, which is installed but cannot be imported ({first_line(error)}): "
+            raise TensorError(f"needs timm; run {install_command('timm')}") from None
+        raise TensorError(
+            f"needs timm, which is installed but cannot be imported ({first_line(error)}): "
             "install a torchvision that belongs to this torch"
         ) from None
     return timm
 
 
 @torch.no_grad()
-def with_positions(source: str, config: TimmConfig, trunk: Any) -> tuple[TimmConfig, int]:
+def with_positions(config: TimmConfig, trunk: Any) -> tuple[TimmConfig, int]:
     """The config with where the trunk has positions, and the width of its vector: by a look at no image."""
     size = config.image_size
     try:
         features = trunk.forward_features(torch.zeros(1, 3, size, size))
         image = trunk.forward_head(features)
     except Exception as error:
-        raise InputError(
-            f"{source}: {config.architecture!r} takes no images of {size} pixels ({first_line(error)}); "
+        raise TensorError(
+            f"{config.architecture!r} takes no images of {size} pixels ({first_line(error)}); "
             "give the config that came with the weights"
         ) from None
     if image.ndim != 2:
-        raise InputError(
-            f"{source}: {config.architecture!r} gives {list(image.shape[1:])} numbers, no single vector; "
-            "give a model that pools"
+        numbers = list(image.shape[1:])
+        raise TensorError(
+            f"{config.architecture!r} gives {numbers} numbers, no single vector; give a model that pools"
         )
     width, head = image.shape[1], trunk.get_classifier()
     for positions in get_args(Positions)[:-1]:
@@ -135,7 +135,7 @@ def with_positions(source: str, config: TimmConfig, trunk: Any) -> tuple[TimmCon
     return config, width
 
 
-def read_timm(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor], nn.Module]:
+def read_timm(path: Path, name: str) -> tuple[BackboneConfig, State, nn.Module]:
     """The config, the tower's tensors under `visual.`, and the tower that has them."""
     config_path = path.parent / HF_CONFIG
     declared = read_json(config_path)
@@ -143,12 +143,13 @@ def read_timm(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor],
     size, images = _images(config_path, about)
     arguments = tuple(sorted((declared.get("model_args") or {}).items()))
     vision = TimmConfig(declared["architecture"], size, arguments=arguments)
-    trunk = make_trunk(vision, str(config_path))
+    with of_file(config_path):
+        trunk = make_trunk(vision)
     named = about.get("classifier") or ()
     heads = tuple(f"{head}." for head in ([named] if isinstance(named, str) else named))
-    state = {key: value for key, value in read_tensors(path)[0].items() if not key.startswith(heads)}
-    _fill(path, vision, trunk, state)
-    vision, width = with_positions(str(config_path), vision, trunk)
+    _fill(vision, trunk, {key: v for key, v in read_tensors(path)[0].items() if not key.startswith(heads)})
+    with of_file(config_path):
+        vision, width = with_positions(vision, trunk)
     config = BackboneConfig(name, width, vision, None, "own", images)
     tower = TimmTower(vision, trunk)
     return config, {f"visual.{key}": value for key, value in tower.state_dict().items()}, tower
@@ -176,37 +177,36 @@ def _images(path: Path, about: dict[str, Any]) -> tuple[int, Images]:
     )
 
 
-def _fill(path: Path, vision: TimmConfig, trunk: nn.Module, state: dict[str, Tensor]) -> None:
+def _fill(vision: TimmConfig, trunk: nn.Module, state: State) -> None:
     """Give the trunk its weights: all of them, and no others."""
     own = trunk.state_dict()
     counters = {key for key in own if key.endswith("num_batches_tracked")}  # of training alone
     wrong = sorted(own.keys() - state.keys() - counters) or sorted(state.keys() - own.keys())
     wrong = wrong or sorted(key for key in state if state[key].shape != own[key].shape)
     if wrong:
-        raise InputError(
-            f"{path}: its tensors are not those of timm's {vision.architecture!r} ({wrong[0]} is missing, "
+        raise TensorError(
+            f"its tensors are not those of timm's {vision.architecture!r} ({wrong[0]} is missing, "
             "unknown or of another shape); fetch the checkpoint again, or update timm"
         )
     trunk.load_state_dict(state, strict=False)
 
 
-def open_clip_trunk(source: str, vision: dict[str, Any], width: int) -> tuple[TimmConfig, int]:
+def open_clip_trunk(vision: dict[str, Any], width: int) -> tuple[TimmConfig, int]:
     """What open_clip's config has timm build, in its section of the image tower, and its vector's width."""
     pool, projection = vision.get("timm_pool"), vision.get("timm_proj")
     if projection or pool not in POOLS:
-        raise InputError(
-            f"{source}: timm_pool is {pool!r} and timm_proj {projection!r}; "
+        raise TensorError(
+            f"timm_pool is {pool!r} and timm_proj {projection!r}; "
             f"of timm's towers, EVA-02's B and L, PE-Core's and those with timm_pool {' or '.join(POOLS)} "
             "and no timm_proj are supported"
         )
     name, size = vision.get("timm_model_name"), vision.get("image_size", 224)
     if not isinstance(name, str) or type(size) is not int or size < 1:
-        raise InputError(
-            f"{source}: timm_model_name is {name!r} and image_size {size!r}; "
-            "give the config that came with the weights"
+        raise TensorError(
+            f"timm_model_name is {name!r} and image_size {size!r}; give the config that came with the weights"
         )
     config = TimmConfig(name, size, width, pool)
-    return with_positions(source, config, make_trunk(config, source))
+    return with_positions(config, make_trunk(config))
 
 
 def _rows(trunk: Any, features: Tensor, positions: str) -> Any:
