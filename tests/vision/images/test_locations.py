@@ -71,7 +71,7 @@ def test_what_is_refused_is_told(address, path, says):
 
 def test_https_never_leads_on_to_http():
     handler = module._Redirects()
-    request = module.urllib.request.Request("https://there/image")
+    request = module.request.Request("https://there/image")
     with pytest.raises(InputError, match="leads on to http, which is refused"):
         handler.redirect_request(request, None, 302, "", {}, "http://there/image")
     assert handler.redirect_request(request, None, 302, "", {}, "https://here/image").full_url

@@ -331,7 +331,7 @@ def test_an_address_that_wants_credentials_is_told_which(monkeypatch):
 
     with (
         pytest.raises(InputError, match=r"s3://a/b: no access .*\(Unable to locate\): set AWS_ACCESS_KEY_ID"),
-        places.told("s3://a/b"),
+        places.explained("s3://a/b"),
     ):
         raise NoCredentialsError("Unable to locate\ncredentials")
     monkeypatch.setitem(__import__("sys").modules, "fsspec", None)

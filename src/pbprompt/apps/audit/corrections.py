@@ -7,7 +7,6 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,14 +102,13 @@ def corrected(dataset: Dataset, path: Path) -> tuple[Dataset, str]:
     gone = {item.label for item in dataset.items} - {*label_of.values()}
     left = [label for label in range(len(dataset.classes)) if label not in gone]
 
-    def kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
-        new = [(item, label_of[item.path]) for item in items]
-        return tuple(replace(item, label=left.index(label)) for item, label in new if label is not None)
+    def label_left(item: Item) -> int | None:
+        label = label_of[item.path]
+        return None if label is None else left.index(label)
 
     dropped = sum(label is None for label in wanted.values())
     words = f"{path.name}: {len(wanted) - dropped} relabelled, {dropped} dropped"
     if gone:
         words += f"; no image is left of {some(dataset.classes[label] for label in sorted(gone))}"
-    train, val, test = (kept(dataset.split(name)) for name in SPLITS)
     remaining = tuple(dataset.classes[label] for label in left)
-    return replace(dataset, classes=remaining, train=train, val=val, test=test), words
+    return dataset.with_labels(label_left, classes=remaining), words

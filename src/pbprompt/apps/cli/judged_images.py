@@ -1,6 +1,6 @@
 """Which images `pbprompt evaluate` judges a model by, and what is to be said of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from pbprompt.model.series import by_path
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.cache import FeatureBank, without_unreadable
 from pbprompt.vision.images.build_dataset import NONE, Shares
-from pbprompt.vision.images.items import SPLITS, Dataset, Item
+from pbprompt.vision.images.items import Dataset
 from pbprompt.vision.images.names import by_any_name, called, known_as
 from pbprompt.vision.images.series import from_rows
 from pbprompt.vision.images.sources import open_dataset
@@ -153,10 +153,7 @@ def regrouped(dataset: Dataset, named: Mapping[str, str | None]) -> tuple[Datase
     classes = tuple(dict.fromkeys(name for name in names if name is not None))
     place = [None if name is None else classes.index(name) for name in names]
 
-    def items(of: Sequence[Item]) -> tuple[Item, ...]:
-        return tuple(replace(item, label=label) for item in of if (label := place[item.label]) is not None)
-
-    train, val, test = (items(dataset.split(split)) for split in SPLITS)
-    gone = len(dataset.items) - len(train) - len(val) - len(test)
+    found = dataset.with_labels(lambda item: place[item.label], classes=classes)
+    gone = len(dataset.items) - len(found.items)
     words = f"{gone:,} images of classes that were removed from the model are left out" if gone else ""
-    return replace(dataset, classes=classes, train=train, val=val, test=test), words
+    return found, words

@@ -12,7 +12,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
@@ -30,7 +30,7 @@ from pbprompt.vision.features.progress import Progress
 from pbprompt.vision.features.store import GIB, FeatureStore, ShardWriter, file_hashes, keep_below_limit
 from pbprompt.vision.images.crops import Crop, Hashed, TrainingView
 from pbprompt.vision.images.decoding import Decoder, worthwhile_processes
-from pbprompt.vision.images.items import SPLITS, Dataset, Item
+from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.images.stream import Record
 from pbprompt.vision.images.transforms import Preprocess
 from pbprompt.vision.images.workers import available_cpus
@@ -61,7 +61,6 @@ class Features:
 
     @property
     def images(self) -> Encoded:
-        """Without their labels."""
         return Encoded(self.global_, self.patches)
 
     def subset(self, index: Index) -> "Features":
@@ -76,7 +75,6 @@ class Features:
 
     @staticmethod
     def concatenate(parts: Sequence["Features"]) -> "Features":
-        """One after another."""
         columns = zip(*((part.global_, part.patches, part.labels) for part in parts), strict=True)
         return Features(*map(torch.cat, columns))
 
@@ -107,7 +105,6 @@ class FeatureBank:
         self._images_seen = 0
 
     def on(self, backbone: Backbone) -> Self:
-        """The same with another backbone."""
         other = copy.copy(self)
         other.backbone = backbone
         return other
@@ -346,11 +343,9 @@ def without_unreadable(dataset: Dataset, bank: FeatureBank) -> tuple[Dataset, di
     bank.encode(dataset.root, dataset.items, failures)
     if not failures:
         return dataset, {}
-    train, val, test = (
-        tuple(item for item in dataset.split(name) if item.path not in failures) for name in SPLITS
-    )
     skipped = (*dataset.skipped, *((path, "unreadable") for path in failures))
-    return replace(dataset, train=train, val=val, test=test, skipped=skipped), failures
+    left = dataset.with_labels(lambda item: None if item.path in failures else item.label, skipped=skipped)
+    return left, failures
 
 
 def _key(cropper: Crop | TrainingView, digest: str, item: Item) -> str:

@@ -65,7 +65,6 @@ class Checkpoint:
         return tensors, facts
 
     def write(self, state: State) -> None:
-        """Replace the file."""
         started = time.monotonic()
         tensors, facts = state
         plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
@@ -76,7 +75,6 @@ class Checkpoint:
         self._due = ended + max(SAVE_EVERY, SPARED * (ended - started))
 
     def write_if_due(self, state: Callable[[], State]) -> None:
-        """Now and then."""
         if time.monotonic() >= self._due:
             self.write(state())
 

@@ -43,14 +43,11 @@ class Claims(contextlib.AbstractContextManager["Claims"]):
             return True
         try:
             fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._place(key))
-        except (BlockingIOError, PermissionError):
-            return False
-        except OSError:  # some network file systems have no locks
-            return True
+        except OSError as error:  # another process's, or a network file system that has no locks
+            return not isinstance(error, BlockingIOError | PermissionError)
         return True
 
     def release(self) -> None:
-        """Let go of all."""
         if self._handle is not None:
             with contextlib.suppress(OSError):
                 fcntl.lockf(self._handle, fcntl.LOCK_UN)

@@ -72,12 +72,8 @@ def encode_records(
     """
     threads, towers = torch.get_num_threads(), _towers(backbone)
     ahead = towers if backbone.device.type == "cpu" else QUEUED  # given before the first is waited for
-    pool = ThreadPoolExecutor(
-        towers,
-        thread_name_prefix="tower",
-        initializer=torch.set_num_threads,
-        initargs=(min(THREADS, threads) if towers > 1 else threads,),
-    )
+    each = min(THREADS, threads) if towers > 1 else threads
+    pool = ThreadPoolExecutor(towers, "tower", initializer=torch.set_num_threads, initargs=(each,))
     pending: deque[tuple[Mark, Future[_Begun]]] = deque()
     decoded = decoder.decoded(batches, cropper or backbone.preprocess.cropper)
     try:
@@ -139,7 +135,6 @@ def _begin(backbone: Backbone, records: Sequence[Record], squares: Sequence[Squa
 
 @torch.inference_mode()
 def _end(backbone: Backbone, begun: _Begun) -> Encoding:
-    """The batch's features, once they are there."""
     encoding, finite, done = begun
     if done is not None:
         done.synchronize()

@@ -33,7 +33,6 @@ class LogLines:
         self._last = clock()
 
     def say(self, text: Callable[[], str]) -> None:
-        """Print the text if it is time for it."""
         if self._shown and self._clock() - self._last >= LINE_SECONDS:
             self._last = self._clock()
             self._console.print(text(), markup=False, highlight=False, soft_wrap=True)
@@ -44,15 +43,12 @@ class Progress(AbstractContextManager["Progress"]):
 
     def __init__(self, what: str, *, shown: bool) -> None:
         console = Console(stderr=True)
-        self._lines = LogLines(console, shown=shown)
-        self._what = what
         rate = bars.TextColumn("{task.fields[rate]:.0f} images/s")
+        self._what, self._lines = what, LogLines(console, shown=shown)
         self._bars = bar(console, rate, shown=shown)
         self._task = self._bars.add_task(what, total=0, rate=0.0)
         self._total: int | None = 0
-        self._done = 0
-        self._started = time.perf_counter()
-        self._visible = False
+        self._done, self._started, self._visible = 0, time.perf_counter(), False
 
     def expect(self, count: int | None) -> None:
         """More images are to come; None: nobody knows how many."""

@@ -137,7 +137,6 @@ class FeatureStore:
         return None
 
     def write(self, keys: list[str], global_: Tensor, patches: Tensor) -> None:
-        """Add one shard."""
         shard = self.folder / f"{uuid.uuid4().hex}.safetensors"
         try:
             if not (self.folder / "about.json").exists():
@@ -275,7 +274,6 @@ def _folders(cache: Path) -> list[Path]:
 
 
 def _shards(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Their size and when each was last used, as a file's last change has it."""
     for path in folder.glob("*.safetensors"):
         with contextlib.suppress(FileNotFoundError):  # another process is pruning
             yield path, path.stat()

@@ -188,7 +188,6 @@ def folder_items(folder: Path, images: str, labels: dict[str, int]) -> tuple[Ite
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    """The lines of a list file that are not empty, each with its place."""
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if line.strip():
             yield f"{path} line {number}", line.strip()

@@ -36,8 +36,6 @@ class Listed:
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user may choose about a source of their own."""
-
     seed: int = 1
     template: str = DEFAULT_TEMPLATE
     mapping: dict[str, str] | None = None  # the names to read, by label
@@ -51,7 +49,6 @@ class Choices:
 
     @classmethod
     def of(cls, classes_file: str | Path | None, **others: Any) -> "Choices":
-        """With the names of a file."""
         mapping = None if classes_file is None else names.read_classes_file(classes_file)
         return cls(mapping=mapping, mapping_from=str(classes_file), **others)
 

@@ -90,7 +90,6 @@ class Benchmark:
 
 @cache
 def benchmarks() -> dict[str, Benchmark]:
-    """Every benchmark by its name."""
     rows = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
     return {row["name"]: from_dict(Benchmark, row) for row in rows}
 
@@ -198,9 +197,9 @@ def download(part: SourceFile, file: Path, watch: Watch) -> Path:
             _append(part, file, done, watch)
         except (OSError, ValueError, HTTPException) as error:
             why = str(getattr(error, "reason", None) or error or type(error).__name__)
+            remedy = "run the command again, which goes on where this ended"
             raise InputError(
-                f"{part.url}: {why}: run the command again, which goes on where this ended; or obtain the "
-                f"file elsewhere and put it at {file}"
+                f"{part.url}: {why}: {remedy}; or obtain the file elsewhere and put it at {file}"
             ) from None
     size = file.stat().st_size
     if size < part.bytes:

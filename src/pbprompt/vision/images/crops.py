@@ -20,8 +20,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol, cast, get_args
 from PIL import Image
 
 from pbprompt.errors import InputError
-from pbprompt.files import is_special
-from pbprompt.vision.images.images import open_image
+from pbprompt.vision.images.images import open_image, read_file
 
 Fit = Literal["crop", "pad", "squash"]
 Interpolation = Literal["bicubic", "bilinear"]
@@ -42,19 +41,10 @@ class Hashed(NamedTuple):
 
     def read(self) -> bytes:
         """The bytes, which are those that are decoded."""
-        why = "not a regular file"
-        try:
-            if not is_special(self.path):
-                with self.path.open("rb") as file:
-                    content = file.read(MOST_FILE + 1)
-                if hashlib.sha256(content).hexdigest() == self.sha256:
-                    return content
-                why = "it changed while it was read: try again"
-                if len(content) > MOST_FILE:
-                    why = f"the file is larger than {MOST_FILE >> 20} MiB"
-        except OSError as error:
-            why = error.strerror or str(error)
-        raise InputError(f"cannot read image {self.path}: {why}")
+        content = read_file(self.path, MOST_FILE)
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            raise InputError(f"cannot read image {self.path}: it changed while it was read: try again")
+        return content
 
 
 # Of an image file, an open image, or why there is none.
@@ -63,12 +53,9 @@ Content = bytes | Path | Hashed | Image.Image | InputError
 
 def framing_of(name: str) -> Fit | None:
     """What --framing asks for; "" is the backbone's own."""
-    for fit in get_args(Fit):
-        if name == fit:
-            return cast(Fit, fit)
-    if name:
+    if name and name not in get_args(Fit):
         raise InputError(f"--framing {name}: choose {', '.join(get_args(Fit))}")
-    return None
+    return cast("Fit | None", name or None)
 
 
 class Cropper(Protocol):
@@ -135,7 +122,6 @@ class Crops:
 
     @property
     def size(self) -> int:
-        """Width of the canvas."""
         return max(crop.size for crop in self.crops)
 
     @property
@@ -180,9 +166,10 @@ class TrainingView:
     def box(self, size: tuple[int, int], source: random.Random) -> Box:
         """The crop's corners, using only `source.random()`, whose stream Python promises never to change."""
         width, height = size
+        low, high = map(math.log, self.ratio)
         for _ in range(10):
-            area = width * height * _uniform(source, *self.scale)
-            aspect = math.exp(_uniform(source, math.log(self.ratio[0]), math.log(self.ratio[1])))
+            area = width * height * (self.scale[0] + (self.scale[1] - self.scale[0]) * source.random())
+            aspect = math.exp(low + (high - low) * source.random())
             w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
             if 0 < w <= width and 0 < h <= height:
                 left = int(source.random() * (width - w + 1))
@@ -193,10 +180,6 @@ class TrainingView:
         h = min(height, max(1, round(width / aspect)))
         left, top = (width - w) // 2, (height - h) // 2
         return left, top, left + w, top + h
-
-
-def _uniform(source: random.Random, low: float, high: float) -> float:
-    return low + (high - low) * source.random()
 
 
 def square_of(name: str, content: Content, cropper: Cropper) -> Image.Image | InputError:
@@ -220,10 +203,8 @@ def square_of(name: str, content: Content, cropper: Cropper) -> Image.Image | In
 
 
 def _handed_on(size: tuple[int, int], cropper: Cropper) -> bool:
-    if not (isinstance(cropper, Crop) and cropper.fast and cropper.fit != "pad") or size == (
-        cropper.size,
-        cropper.size,
-    ):  # would look finished
+    fast = isinstance(cropper, Crop) and cropper.fast and cropper.fit != "pad"
+    if not fast or size == (cropper.size, cropper.size):  # would look finished
         return False
     return size[0] * size[1] <= MOST_HANDED_ON and max(size) <= THIN * min(size)
 
@@ -271,15 +252,17 @@ def squares_into(
 ) -> list[tuple[int, int] | InputError]:
     """Put what `square_of` gives into the memory behind the handle, one after another; their sizes."""
     shared = _seen.setdefault(handle, Shared(handle))
-    told: list[tuple[int, int] | InputError] = []
+    found: list[tuple[int, int] | InputError] = []
     end = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of damaged metadata
         for name, content in zip(names, contents, strict=True):
             one = square_of(name, content, cropper)
-            if not isinstance(one, InputError):
-                pixels = one.tobytes()
-                shared.memory(end + len(pixels))[end:] = pixels
-                end += len(pixels)
-            told.append(one if isinstance(one, InputError) else one.size)
-    return told
+            if isinstance(one, InputError):
+                found.append(one)
+                continue
+            pixels = one.tobytes()
+            shared.memory(end + len(pixels))[end:] = pixels
+            end += len(pixels)
+            found.append(one.size)
+    return found

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from pbprompt.errors import InputError
-from pbprompt.vision.images import crops as squares
+from pbprompt.vision.images import crops
 from pbprompt.vision.images.crops import Content, Crop, Cropper, Hashed, Shared, nameless_file, square_of
 from pbprompt.vision.images.images import decodes_quickly, head_of
 from pbprompt.vision.images.records import Record
@@ -53,16 +53,12 @@ class Decoder:
         self.ahead = 2 * self.askers if processes else 4 * count  # questions that may wait for the taker
         # Squares come back in memory that both sides see: through the line each would be copied five times,
         # most of that under the interpreter's lock.
-        self._places = [Shared(nameless_file()) for _ in range(2 * count)] if self.processes else []
+        self._shared = [Shared(nameless_file()) for _ in range(2 * count)] if self.processes else []
         self._free: LifoQueue[Shared] = LifoQueue()
-        for place in self._places:
-            self._free.put(place)
+        for memory in self._shared:
+            self._free.put(memory)
         self.workers = Workers(
-            count,
-            memory=MEMORY,
-            seconds=SECONDS,
-            prepare=squares.__name__,
-            handles=[place.handle for place in self._places],
+            count, MEMORY, SECONDS, prepare=crops.__name__, handles=[one.handle for one in self._shared]
         )
 
     def decode(self, records: Sequence[Record], cropper: Cropper) -> Squares:
@@ -70,14 +66,14 @@ class Decoder:
         if not self.processes:
             return [self._one(record, _content(record), cropper) for record in records]
         try:
-            return self._asked(records, cropper)
+            return self._decoded_apart(records, cropper)
         except (TimeoutError, EOFError) as error:
             if len(records) > 1:  # one of them is to blame, and the others are innocent
                 return [self.decode([record], cropper)[0] for record in records]
             late = isinstance(error, TimeoutError)
             if not late:  # the system may have killed the process, whatever the image
                 with contextlib.suppress(TimeoutError, EOFError):
-                    return self._asked(records, cropper)
+                    return self._decoded_apart(records, cropper)
             why = f"decoding took over {SECONDS:g} seconds" if late else "its decoder broke down"
             return [InputError(f"cannot read image {records[0].name}: {why}")]
 
@@ -91,21 +87,22 @@ class Decoder:
         processes = shared_processes(min(available_cpus(), MOST_PROCESSES))
         return processes.decode([replace(record, content=content)], cropper)[0]
 
-    def _asked(self, records: Sequence[Record], cropper: Cropper) -> Squares:
+    def _decoded_apart(self, records: Sequence[Record], cropper: Cropper) -> Squares:
         names, contents = [record.name for record in records], [_content(record) for record in records]
         found, end = Squares(), 0
-        place = self._free.get()
+        shared = self._free.get()
         try:
-            for told in self.workers.ask(squares.squares_into, place.handle, names, contents, cropper):
-                if isinstance(told, InputError):
-                    found.append(told)
+            answers = self.workers.ask(crops.squares_into, shared.handle, names, contents, cropper)
+            for answer in answers:
+                if isinstance(answer, InputError):
+                    found.append(answer)
                     continue
-                (width, height), begin = told, end
+                (width, height), begin = answer, end
                 end += 3 * width * height
-                pixels = np.frombuffer(place.memory(end)[begin:], np.uint8).reshape(height, width, 3)
+                pixels = np.frombuffer(shared.memory(end)[begin:], np.uint8).reshape(height, width, 3)
                 found.append(finished(pixels, cropper))  # in other memory: the next answer goes here
         finally:
-            self._free.put(place)
+            self._free.put(shared)
         return found
 
     def decoded(
@@ -122,10 +119,8 @@ class Decoder:
 
         try:
             for mark, records in source:
-                questions = [records[at : at + self.question] for at in range(0, len(records), self.question)]
-                pending.append(
-                    (mark, records, [pool.submit(self.decode, some, cropper) for some in questions])
-                )
+                parts = [records[at : at + self.question] for at in range(0, len(records), self.question)]
+                pending.append((mark, records, [pool.submit(self.decode, one, cropper) for one in parts]))
                 while sum(len(asked) + _weight(some) for _, some, asked in pending) > self.ahead:
                     yield first()
             while pending:
@@ -137,8 +132,8 @@ class Decoder:
     def close(self) -> None:
         """End all processes, whatever they do."""
         self.workers.close()
-        while self._places:
-            self._places.pop().close()
+        while self._shared:
+            self._shared.pop().close()
 
 
 def _weight(records: Sequence[Record]) -> float:

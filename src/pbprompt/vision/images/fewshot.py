@@ -23,8 +23,6 @@ _VAL_SHOTS = 4
 
 @dataclass(frozen=True)
 class Draw:
-    """The items drawn from a dataset."""
-
     dataset: str
     content_hash: str
     shots: int
@@ -46,22 +44,18 @@ class Draw:
         return hashlib.sha256("".join(self.lines()).encode()).hexdigest()
 
     def lines(self) -> list[str]:
-        """The item lines of the draw's file."""
-        return [
-            json.dumps(
-                {
-                    "split": split,
-                    "image": as_text(item.path),
-                    "label": item.label,
-                    "class": self.classes[item.label],
-                    "domain": as_text(item.domain),
-                },
-                ensure_ascii=False,
-            )
-            + "\n"
+        rows = [
+            {
+                "split": split,
+                "image": as_text(item.path),
+                "label": item.label,
+                "class": self.classes[item.label],
+                "domain": as_text(item.domain),
+            }
             for split, items in (("train", self.train), ("val", self.val))
             for item in items
         ]
+        return [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
 
     def apply(self, dataset: Dataset) -> Dataset:
         """The dataset with the drawn items as train and val; its test items stay."""
@@ -79,7 +73,6 @@ class Draw:
 
 
 def shots_in_words(shots: int) -> str:
-    """1 shot, 2 shots."""
     return "1 shot" if shots == 1 else f"{shots} shots"
 
 
@@ -101,16 +94,14 @@ def _sample(items: Sequence[Item], shots: int, source: random.Random) -> tuple[I
     groups: dict[int, list[Item]] = {}
     for item in items:
         groups.setdefault(item.label, []).append(item)
-    drawn = []
+    drawn: list[Item] = []
     for own in groups.values():
         if any(item.group for item in own):  # whole series, but for the last
-            some = [
-                item for series in in_series(own, [item.group for item in own], source) for item in series
-            ]
-            drawn.append(some[:shots])
+            series = in_series(own, [item.group for item in own], source)
+            drawn += [item for one in series for item in one][:shots]
         else:
-            drawn.append(source.sample(own, shots) if len(own) >= shots else own)
-    return tuple(item for own in drawn for item in own)
+            drawn += source.sample(own, shots) if len(own) >= shots else own
+    return tuple(drawn)
 
 
 def base_new(dataset: Dataset) -> tuple[Dataset, Dataset]:
@@ -118,22 +109,17 @@ def base_new(dataset: Dataset) -> tuple[Dataset, Dataset]:
 
     Shots are drawn before: `base_new(draw.apply(dataset))`.
     """
-    middle = (len(dataset.classes) + 1) // 2
-    return _classes(dataset, "base", 0, middle), _classes(dataset, "new", middle, len(dataset.classes))
+    count = len(dataset.classes)
+    middle = (count + 1) // 2
 
+    def half(name: str, start: int, stop: int) -> Dataset:
+        def label_of(item: Item) -> int | None:
+            return item.label - start if start <= item.label < stop else None
 
-def _classes(dataset: Dataset, half: str, start: int, stop: int) -> Dataset:
-    def keep(items: tuple[Item, ...]) -> tuple[Item, ...]:
-        return tuple(replace(item, label=item.label - start) for item in items if start <= item.label < stop)
+        classes = dataset.classes[start:stop]
+        return dataset.with_labels(label_of, name=f"{dataset.name}/{name}", classes=classes)
 
-    return replace(
-        dataset,
-        name=f"{dataset.name}/{half}",
-        classes=dataset.classes[start:stop],
-        train=keep(dataset.train),
-        val=keep(dataset.val),
-        test=keep(dataset.test),
-    )
+    return half("base", 0, middle), half("new", middle, count)
 
 
 def write_draw(path: str | Path, drawn: Draw) -> None:
@@ -164,15 +150,17 @@ def read_draw(path: str | Path, dataset: Dataset) -> Draw:
         raise InputError(
             f"{path}: drawn from other data ({header.get('dataset')}) than this {dataset.name}: draw again"
         )
-    known = {split: {item.path: item for item in dataset.split(split)} for split in ("train", "val")}
-    items: dict[str, list[Item]] = {"train": [], "val": []}
+    splits = ("train", "val")
+    known = {split: {item.path: item for item in dataset.split(split)} for split in splits}
+    items: dict[str, list[Item]] = {split: [] for split in splits}
     for number, line in enumerate(lines[1:], start=2):
         row = _object(path, number, line)
-        item = known.get(str(row.get("split")), {}).get(as_name(str(row.get("image"))))
+        split = str(row.get("split"))
+        item = known.get(split, {}).get(as_name(str(row.get("image"))))
         if item is None:
             raise InputError(f"{path} line {number}: {row.get('image')!r} is not in that split: draw again")
-        items[str(row["split"])].append(item)
-    train, val = (tuple(items[split]) for split in ("train", "val"))
+        items[split].append(item)
+    train, val = (tuple(items[split]) for split in splits)
     drawn = Draw(dataset.name, dataset.content_hash, shots, seed, dataset.classes, train, val)
     if drawn.hash != header.get("hash"):
         raise InputError(f"{path}: its items do not match its hash, so it was altered: draw again")

@@ -1,13 +1,12 @@
 """The files below a folder, here or elsewhere, what counts as an image there, and what folders say of one."""
 
-import contextlib
 import heapq
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pbprompt.vision.images.images import IMAGE_SUFFIXES, looks_like_image
-from pbprompt.vision.images.locations import Place, filesystem, told
+from pbprompt.vision.images.locations import Place, explained, filesystem
 
 NAMES_AT_ONCE = 1 << 18  # of one folder; a larger one is gone through again for each so many
 SPLIT_WORDS = {
@@ -38,7 +37,7 @@ def _names(folder: Place) -> Iterator[str]:
     """The names in a folder, sorted, each folder's with a slash: so the paths below come in order too."""
     last = ""
     while True:
-        with told(folder):
+        with explained(folder):
             listed = _listed_here(folder) if isinstance(folder, Path) else _listed_there(folder)
             names = (name for name in listed if name > last and not name.startswith("."))
             some = heapq.nsmallest(NAMES_AT_ONCE, names)
@@ -51,10 +50,10 @@ def _names(folder: Place) -> Iterator[str]:
 def _listed_here(folder: Path) -> Iterator[str]:
     with os.scandir(folder) as entries:
         for entry in entries:
-            is_folder = False
-            with contextlib.suppress(OSError):  # a link to itself, which is no image either
-                is_folder = entry.is_dir()
-            yield f"{entry.name}/" if is_folder else entry.name
+            try:
+                yield f"{entry.name}/" if entry.is_dir() else entry.name
+            except OSError:  # a link to itself, which is no image either
+                yield entry.name
 
 
 def _listed_there(address: str) -> set[str]:

@@ -21,8 +21,9 @@ IMAGE_SUFFIXES = frozenset(
 )
 # Raster formats only: Pillow hands some others (EPS) to outside programs.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "MPO", "AVIF", "JPEG2000", "HEIF")
-_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\x00", b"MM\x00*")
-_MAGIC_JP2 = (b"\x00\x00\x00\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")
+_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_JP2 = (b"\x00\x00\x00\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")  # JPEG 2000
+_MAGIC = (_JPEG, _PNG, *_JP2, b"GIF87a", b"GIF89a", b"II*\x00", b"MM\x00*")
 _HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")  # what telephones write; Pillow cannot
 MOST_ASPECT = 200  # the centre of a longer line shows next to nothing
 MOST_MEMORY = 2 << 30  # bytes that images and their copies may take at once, as their headers tell
@@ -32,9 +33,7 @@ ENTRY_BYTES, PROFILE_STEPS = 12, 10_000  # what is a step within a list, and how
 FILLING = 1 << 18  # bytes of a JPEG that are read at once; no camera fills so many with 0xFF
 MOST_EXIF = 1 << 16  # bytes; a camera's fit into one segment of a JPEG
 _WITHOUT_LENGTH = [bytes([code]) for code in (0, 1, 0xFF, *range(0xD0, 0xDA))]  # markers of a JPEG
-_LISTS = [
-    bytes([code]) for code in (*range(0xC0, 0xD0), 0xDB, 0xED)
-]  # those that Pillow goes through in Python
+_LISTS = [bytes([code]) for code in (*range(0xC0, 0xD0), 0xDB, 0xED)]  # gone through in Python
 HEIC = "HEIC, which the extra `heic` reads (or convert it to JPEG)"
 _BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}
 
@@ -105,17 +104,8 @@ def open_image(
             held.enter_context(_room_for(_memory(image, coefficients)))
             image.load()
             upright = upright_rgb(image)
-        except UnidentifiedImageError:
-            raise InputError(f"cannot read image {name}: {_why_unidentified(source)}") from None
-        except FileNotFoundError:
-            raise InputError(f"cannot read image {name}: no such file") from None
-        except IsADirectoryError:
-            raise InputError(f"cannot read image {name}: it is a folder: give one image file") from None
-        except Image.DecompressionBombError:
-            limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-            raise InputError(f"cannot read image {name}: it has more than {limit:,} pixels") from None
         except Exception as error:  # damaged files make Pillow's decoders raise nearly anything
-            raise InputError(f"cannot read image {name}: {first_line(error)}") from None
+            raise InputError(f"cannot read image {name}: {_why(error, source)}") from None
         return finish(upright)
 
 
@@ -127,17 +117,24 @@ def small_jpeg(source: str | os.PathLike[str], side: int, quality: int) -> bytes
 
 
 def encoded_image(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    """The content of an image file."""
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
-def _why_unidentified(source: str | os.PathLike[str] | BinaryIO) -> str:
-    head = head_of(source)
-    if not head:
-        return "the file is empty"
-    return HEIC if is_heic(head) else "its content is no known image format"
+def _why(error: Exception, source: str | os.PathLike[str] | BinaryIO) -> str:
+    match error:
+        case UnidentifiedImageError():
+            head = head_of(source)
+            known = HEIC if is_heic(head) else "its content is no known image format"
+            return known if head else "the file is empty"
+        case FileNotFoundError():
+            return "no such file"
+        case IsADirectoryError():
+            return "it is a folder: give one image file"
+        case Image.DecompressionBombError():
+            return f"it has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels"
+    return first_line(error)
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
@@ -156,8 +153,8 @@ def upright_rgb(image: Image.Image) -> Image.Image:
 
 
 def _check_shape(image: Image.Image) -> None:
-    width, height = image.size
-    if max(width, height) > MOST_ASPECT * min(width, height):
+    if max(image.size) > MOST_ASPECT * min(image.size):
+        width, height = image.size
         raise InputError(f"{width} × {height} pixels: its sides may differ {MOST_ASPECT}-fold at most")
 
 
@@ -190,11 +187,11 @@ def check_header(file: BinaryIO) -> None:
     PNG by chunks, however many there are: refuse more than any camera or program writes."""
     file.seek(0)
     head, steps = file.read(8), 0
-    if head == b"\x89PNG\r\n\x1a\n":
+    if head == _PNG:
         while len(chunk := file.read(8)) == 8 and chunk[4:] != b"IEND" and steps <= MOST_STEPS:
             file.seek(int.from_bytes(chunk[:4], "big") + 4, os.SEEK_CUR)
             steps += PROFILE_STEPS if chunk[4:] == b"iCCP" else 1  # unpacked, each time anew
-    elif head.startswith(b"\xff\xd8\xff"):
+    elif head.startswith(_JPEG):
         file.seek(2)
         byte = file.read(1)
         while byte and steps <= MOST_STEPS:
@@ -205,9 +202,8 @@ def check_header(file: BinaryIO) -> None:
             if byte == b"\xda":  # the pixels
                 break
             length, begin = max(0, int.from_bytes(file.read(2), "big") - 2), file.tell()
-            if byte in _LISTS or (
-                byte == b"\xe1" and file.read(6) == b"Exif\0\0"
-            ):  # joined, each to the last
+            exif = byte == b"\xe1" and file.read(6) == b"Exif\0\0"  # joined, each to the last
+            if byte in _LISTS or exif:
                 steps += length // ENTRY_BYTES
             file.seek(begin + length)
             byte = file.read(1)
@@ -252,13 +248,13 @@ def decodes_quickly(head: bytes) -> bool:
 
     Pillow's decoders of other formats may take minutes over a few bytes of somebody's making.
     """
-    return head.startswith((b"\xff\xd8\xff", b"\x89PNG", b"RIFF"))
+    return head.startswith((_JPEG, _PNG[:4], b"RIFF"))
 
 
 def looks_like_image(path: str | os.PathLike[str]) -> bool:
     """Whether the file's first bytes are those of a format `open_image` reads."""
     head = head_of(path)
-    if head.startswith(_MAGIC) or head.startswith(_MAGIC_JP2):
+    if head.startswith(_MAGIC):
         return True
     if head[:4] == b"RIFF":
         return head[8:12] == b"WEBP"
@@ -267,6 +263,22 @@ def looks_like_image(path: str | os.PathLike[str]) -> bool:
     if head[:2] == b"BM":
         return int.from_bytes(head[14:18], "little") in _BMP_HEADERS
     return len(head) > 2 and head[:1] == b"P" and head[1:2] in b"123456" and head[2:3] in b" \t\r\n#"
+
+
+def read_file(path: Path, most: int, name: str = "") -> bytes:
+    """The bytes of an image's file, so many at most, not looked at."""
+    why: object = "a pipe, socket or device, no regular file"
+    try:
+        if not is_special(path):
+            with path.open("rb") as file:
+                if len(content := file.read(most + 1)) <= most:
+                    return content
+            why = f"the file is larger than {most >> 20} MiB"
+    except FileNotFoundError:
+        why = "no such file"
+    except OSError as error:
+        why = error.strerror or error
+    raise InputError(f"cannot read image {name or path}: {why}")
 
 
 def is_heic(head: bytes) -> bool:

@@ -3,11 +3,11 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pbprompt.errors import InputError
 from pbprompt.files import as_text
@@ -67,8 +67,8 @@ class Dataset:
         for item in self.items:
             for label in (item.label, *item.labels):
                 if not 0 <= label < len(self.classes):
-                    limit = len(self.classes) - 1
-                    raise InputError(f"{self.name}: {item.path} has label {label}: use 0 to {limit}")
+                    use = f"use 0 to {len(self.classes) - 1}"
+                    raise InputError(f"{self.name}: {item.path} has label {label}: {use}")
 
     @property
     def whole(self) -> "Dataset":
@@ -77,7 +77,6 @@ class Dataset:
 
     @property
     def items(self) -> tuple[Item, ...]:
-        """All items: train, then val, then test."""
         return self.train + self.val + self.test
 
     @property
@@ -87,7 +86,6 @@ class Dataset:
 
     @property
     def split_by_seed(self) -> bool:
-        """Whether it had no split of its own."""
         return any(self.held_out)
 
     def single_label(self) -> "Dataset":
@@ -107,7 +105,6 @@ class Dataset:
         return items
 
     def file(self, item: Item) -> Path:
-        """Where the item's image is on disk."""
         return self.root / item.path
 
     def only(self, domain: str) -> "Dataset":
@@ -115,10 +112,23 @@ class Dataset:
         if domain not in self.domains:
             known = ", ".join(self.domains) or "none"
             raise InputError(f"{self.name} has no domain {domain!r}: it has {known}")
-        train, val, test = (
-            tuple(item for item in self.split(split) if item.domain == domain) for split in SPLITS
+        name = f"{self.name}:{domain}"
+        return self.with_labels(
+            lambda item: item.label if item.domain == domain else None, name=name, home=domain
         )
-        return replace(self, name=f"{self.name}:{domain}", home=domain, train=train, val=val, test=test)
+
+    def with_labels(self, label_of: Callable[[Item], int | None], **others: Any) -> "Dataset":
+        """The same dataset with other labels, and others of its fields; without the items of which the label
+        is None."""
+        parts: dict[str, Any] = {}
+        for name in SPLITS:
+            found = ((item, label_of(item)) for item in self.split(name))
+            parts[name] = tuple(
+                item if item.label == label else replace(item, label=label)
+                for item, label in found
+                if label is not None
+            )
+        return replace(self, **parts, **others)
 
     @cached_property
     def content_hash(self) -> str:
@@ -131,13 +141,12 @@ class Dataset:
         return self._hash(list(map(str, self.classes)))
 
     def _hash(self, classes: list[str]) -> str:
-        digest = hashlib.sha256(_line(classes))
+        lines: list[object] = [classes]
         for name in SPLITS:
-            digest.update(_line(name))
+            lines.append(name)
             for item in self.split(name):
-                label = list(item.labels) if self.multi_label else item.label
-                digest.update(_line([item.path, label, item.domain]))
-        return digest.hexdigest()
+                lines.append([item.path, list(item.labels) if self.multi_label else item.label, item.domain])
+        return hashlib.sha256("".join(json.dumps(line) + "\n" for line in lines).encode()).hexdigest()
 
     def describe(self) -> str:
         """One paragraph: classes, splits, domains, how it was read, what was left out."""
@@ -149,14 +158,11 @@ class Dataset:
             mean = sum(len(item.labels) for item in self.items) / len(self.items)
             bare = sum(not item.labels for item in self.items)
             kinds += f", {mean:.2f} per image, {bare:,} images without any"
-        text = [f"{self.name}: {kinds}; {counts}."]
-        if self.domains:
-            sizes = Counter(item.domain for item in self.items)
-            text.append("Domains: " + ", ".join(f"{name} {sizes[name]:,}" for name in self.domains) + ".")
+        sizes = Counter(item.domain for item in self.items)
+        domains = ", ".join(f"{name} {sizes[name]:,}" for name in self.domains)
+        text = [f"{self.name}: {kinds}; {counts}.", *([f"Domains: {domains}."] if domains else [])]
         text += [f"{note}." for note in self.notes]
-        if self.skipped:
-            text.append(self.describe_skipped())
-        return " ".join(text)
+        return " ".join([*text, self.describe_skipped()] if self.skipped else text)
 
     def describe_skipped(self) -> str:
         """What was left out and why, in a sentence."""
@@ -166,11 +172,6 @@ class Dataset:
         return f"Skipped {files}: {what} ({some(as_text(path) for path, _ in self.skipped)})."
 
 
-def _line(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=True).encode() + b"\n"
-
-
 def some(names: Iterable[str], limit: int = 4) -> str:
-    """The first few names, for messages."""
     names = list(names)
     return ", ".join(names[:limit]) + (", …" if len(names) > limit else "")

@@ -13,7 +13,6 @@ image that was annotated with none is then of none of them, and one that was not
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -46,7 +45,7 @@ def open_label_file(path: Path, root: Path | None, choices: Choices) -> Dataset 
     """The dataset of a tool's file; None where it is of no tool, such as a published split file. Paths are
     relative to `root`, else to FiftyOne's `data/` beside the file, else to the file's folder."""
     value = read_json(path)
-    reader = next((read for known, read in TOOLS if known(value)), None)
+    reader = next((read for is_of, read in TOOLS if is_of(value)), None)
     if reader is None:
         return None
     root = root or images_of(path, fiftyone=reader is _fiftyone)
@@ -59,8 +58,8 @@ def open_label_file(path: Path, root: Path | None, choices: Choices) -> Dataset 
         if is_address(image):
             raise InputError(f"{where}: {image[:80]} is an address: fetch the images, and name their paths")
         name = inside(image, where, absolute=True)
-        if odd := next((label for label in labels or () if several and SEPARATOR in label), ""):
-            raise InputError(f"{where}: label {odd!r} has a {SEPARATOR!r} in it: rename it")
+        if several and (odd := [label for label in labels or () if SEPARATOR in label]):
+            raise InputError(f"{where}: label {odd[0]!r} has a {SEPARATOR!r} in it: rename it")
         if labels or (several and labels is not None):
             key = SEPARATOR.join(sorted({*labels})) if several else labels[0]
             rows.append(Listed(name, key, split if whole else ""))
@@ -78,12 +77,10 @@ def images_of(path: Path, *, fiftyone: bool) -> Path:
 
 
 def without_suffix(name: str) -> str:
-    """As FiftyOne names an image."""
     return Path(name).with_suffix("").as_posix()
 
 
 def _get(record: Any, name: str, kind: type, where: str) -> Any:
-    """A field that has to be there."""
     value = record.get(name) if isinstance(record, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool) or value == "":
         shown = json.dumps(value)[:40]
@@ -98,42 +95,44 @@ def _label_studio(tasks: list[Any], path: Path, root: Path) -> Iterator[Labelled
     for place, task in enumerate(tasks):
         where = f"{path} task {place}"
         if field:  # JSON-MIN, of annotated tasks alone
-            labels = _min_labels(task[field], where) if field in task else ()
-            yield Labelled(where, _told_image(task, where, root), labels)
+            value = task.get(field, {"choices": []})
+            labels = _get(value, "choices", list, where) if isinstance(value, dict) else [value]
+            labels = tuple(_get({"choice": label}, "choice", str, where) for label in labels)
+            yield Labelled(where, _image_of(task, where, root), labels)
             continue
         made = _get({"annotations": [], **task}, "annotations", list, where)
         made = [one for one in made if isinstance(one, dict) and not one.get("was_cancelled")]
         made = [one for one in made if one.get("ground_truth")] or made
-        said: dict[tuple[str, ...], None] = {}
+        annotations: dict[tuple[str, ...], None] = {}
         for one in made:
-            chosen: list[str] = []
+            chosen: set[str] = set()
             for result in _get(one, "result", list, where):
                 texts = _get(result, "value", dict, where).get(_get(result, "type", str, where))
                 if isinstance(texts, list) and all(isinstance(text, str) and text for text in texts):
                     controls.add(str(result.get("from_name")))
-                    chosen += texts
-            said[tuple(sorted({*chosen}))] = None
+                    chosen |= {*texts}
+            annotations[tuple(sorted(chosen))] = None
         if len(controls) > 1:
             raise InputError(f"{where}: labels of several controls, {sorted(controls)}: keep those of one")
-        if len(said) > 1:
-            both = " and ".join(", ".join(labels) or "none" for labels in said)
+        if len(annotations) > 1:
+            both = " and ".join(", ".join(labels) or "none" for labels in annotations)
             raise InputError(f"{where}: annotations contradict each other ({both}): mark one as ground truth")
-        image = _told_image(_get(task, "data", dict, where), f"{where} data", root)
-        yield Labelled(where, image, next(iter(said), None))
+        image = _image_of(_get(task, "data", dict, where), f"{where} data", root)
+        yield Labelled(where, image, next(iter(annotations), None))
 
 
-def _told_image(fields: Any, where: str, root: Path) -> str:
+def _image_of(fields: Any, where: str, root: Path) -> str:
     """A path under `root` of what Label Studio calls an image: local files, or its uploads."""
     named = [name for name in COLUMNS["image"] if name in fields] or [*fields]
     if len(named) > 1 and named[0] not in COLUMNS["image"]:
         raise InputError(f"{where}: which of {named[:4]} is the image? call it 'image'")
-    told: str = _get(fields, named[0] if named else "image", str, where)
-    if LOCAL_FILES in told:
-        return unquote(told.partition(LOCAL_FILES)[2])
-    if upload := UPLOADS.match(told):
-        kept = told.removeprefix("/data/")
-        return kept if (root / kept).is_file() else told[upload.end() :]
-    return told
+    image: str = _get(fields, named[0] if named else "image", str, where)
+    if LOCAL_FILES in image:
+        return unquote(image.partition(LOCAL_FILES)[2])
+    if upload := UPLOADS.match(image):
+        kept = image.removeprefix("/data/")
+        return kept if (root / kept).is_file() else image[upload.end() :]
+    return image
 
 
 def _min_field(tasks: list[dict[str, Any]], path: Path) -> str:
@@ -145,22 +144,13 @@ def _min_field(tasks: list[dict[str, Any]], path: Path) -> str:
     return [*usual, *names][0]
 
 
-def _min_labels(told: Any, where: str) -> tuple[str, ...]:
-    some = _get(told, "choices", list, where) if isinstance(told, dict) else [told]
-    return tuple(_get({"choice": label}, "choice", str, where) for label in some)
-
-
 def _fiftyone(value: dict[str, Any], path: Path, root: Path) -> Iterator[Labelled]:
     classes = value.get("classes")
-
-    @cache
-    def files() -> dict[str, list[str]]:
-        """By path without suffix, which is how images are named."""
-        found: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = {}  # by path without suffix, which is how images are named
+    if not all(Path(name).is_absolute() for name in value["labels"]):
         for file, name in files_in(root):
             if is_image(file):
-                found.setdefault(without_suffix(name), []).append(name)
-        return found
+                files.setdefault(without_suffix(name), []).append(name)
 
     def label(target: Any, where: str) -> str:
         target = target.get("label") if isinstance(target, dict) else target
@@ -170,13 +160,12 @@ def _fiftyone(value: dict[str, Any], path: Path, root: Path) -> Iterator[Labelle
 
     for name, target in value["labels"].items():
         where = f"{path} labels[{name[:80]!r}]"
-        named = [name] if Path(name).is_absolute() else files().get(name, [name])
+        named = [name] if Path(name).is_absolute() else files.get(name, [name])
         if len(named) > 1:
             raise InputError(f"{where}: {named[0]} and {named[1]} have this name: rename one")
         targets = target if isinstance(target, list) else [target]
-        yield Labelled(
-            where, named[0], None if target is None else tuple(label(one, where) for one in targets)
-        )
+        labels = None if target is None else tuple(label(one, where) for one in targets)
+        yield Labelled(where, named[0], labels)
 
 
 def _samples(value: dict[str, Any], path: Path, root: Path) -> Iterator[Labelled]:
@@ -194,13 +183,12 @@ def _samples(value: dict[str, Any], path: Path, root: Path) -> Iterator[Labelled
     for place, sample in enumerate(value["samples"]):
         where = f"{path} samples[{place}]"
         image = _get(sample, "filepath", str, where)
-        told, tags = sample.get(field), sample.get("tags")
+        labels, target, tags = None, sample.get(field), sample.get("tags")
         words = map(str, tags) if isinstance(tags, list) else ()
         split = next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), "")
-        labels = None
-        if isinstance(told, dict):
-            within = kinds.get(str(told.get("_cls")), "")
-            some = _get(told, within, list, where) if within else [told]
+        if isinstance(target, dict):
+            within = kinds.get(str(target.get("_cls")), "")
+            some = _get(target, within, list, where) if within else [target]
             labels = tuple(_get(one, "label", str, where) for one in some)
         yield Labelled(where, image, labels, split)
 
@@ -242,7 +230,7 @@ def read_split_json(path: Path) -> list[tuple[str, str, int, str]]:
             f"{path}: no 'train', 'val' or 'test' list in it: give a split file, or what Label Studio, "
             "FiftyOne or COCO write"
         )
-    listed = []
+    found = []
     for split in SPLITS:
         entries = value.get(split) or []
         if not isinstance(entries, list):
@@ -251,11 +239,11 @@ def read_split_json(path: Path) -> list[tuple[str, str, int, str]]:
             where = f"{path} {split}[{place}]"
             match entry:
                 case [str(image), int(label), str(name)] if not isinstance(label, bool) and label >= 0:
-                    listed.append((split, inside(image, where), label, name))
+                    found.append((split, inside(image, where), label, name))
                 case _:
                     shown = json.dumps(entry)[:60]
                     raise InputError(f"{where}: {shown} is not [path, label, name]: correct the entry")
-    return listed
+    return found
 
 
 def split_dataset(
@@ -272,25 +260,25 @@ def split_dataset(
     Paths are relative to `root`; without one, to the file's own folder or the first folder in it that holds
     the first image, since published files lie beside the image folder.
     """
-    listed = read_split_json(path)
+    entries = read_split_json(path)
     keys: dict[int, str] = {}
-    for _, image, label, key in listed:
+    for _, image, label, key in entries:
         if keys.setdefault(label, key) != key:
             raise InputError(f"{path}: label {label} is {keys[label]!r} and {key!r} ({image}): keep one name")
-    if sorted(keys) != list(range(len(keys))) or not keys:
-        missing = next((label for label in range(len(keys)) if label not in keys), 0)
+    missing = next((label for label in range(len(keys)) if label not in keys), None if keys else 0)
+    if missing is not None:
         raise InputError(f"{path}: no item has label {missing}: labels must run from 0 without gaps")
     if root is None:
-        first = listed[0][1]
-        beside = [path.parent, *sorted(child for child in path.parent.iterdir() if child.is_dir())]
-        root = next((folder for folder in beside if (folder / first).is_file()), None)
+        first = entries[0][1]
+        near = [path.parent, *sorted(child for child in path.parent.iterdir() if child.is_dir())]
+        root = next((folder for folder in near if (folder / first).is_file()), None)
         if root is None:
             raise InputError(
                 f"{path}: its first image {first} is not beside it: name the image folder as root"
             )
     folder = f"{prefix}/" if prefix else ""
     train, val, test = (
-        tuple(Item(folder + image, label) for part, image, label, _ in listed if part == split)
+        tuple(Item(folder + image, label) for part, image, label, _ in entries if part == split)
         for split in SPLITS
     )
     classes = naming([keys[label] for label in range(len(keys))])

@@ -6,11 +6,11 @@ An image from the web comes by http and https alone, in so many bytes and so muc
 import contextlib
 import logging
 import time
-import urllib.request
 from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
+from urllib import request
 from urllib.parse import urlsplit
 
 from pbprompt.errors import InputError, first_line, install_command, needing
@@ -27,11 +27,9 @@ MOST_SECONDS = 60.0  # in all
 CHUNK = 1 << 16
 _DENIED = ("credential", "forbidden", "accessdenied", "unauthorized", "anonymous", "permission")
 _EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs"}
-_VARIABLES = {
-    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
-    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
-    "gcs": "GOOGLE_APPLICATION_CREDENTIALS",
-}
+_GOOGLE = "GOOGLE_APPLICATION_CREDENTIALS"
+_AWS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+_VARIABLES = {"s3": _AWS, "gs": _GOOGLE, "gcs": _GOOGLE}
 
 
 def is_address(text: str) -> bool:
@@ -47,16 +45,15 @@ def place_of(word: str) -> Place:
 
 
 @contextlib.contextmanager
-def told(place: Place) -> Iterator[None]:
+def explained(place: Place) -> Iterator[None]:
     """Whatever goes wrong there as one sentence."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:  # each library beneath fsspec has errors of its own
-        why = first_line(error)
+        why, scheme = first_line(error), str(place).split("://")[0]
         if is_address(str(place)) and _denied(error):
-            scheme = str(place).split("://")[0]
             variables = _VARIABLES.get(scheme, f"what fsspec's {scheme} reads from the environment")
             raise InputError(f"{place}: no access without credentials ({why}): set {variables}") from None
         if isinstance(error, FileNotFoundError):
@@ -97,7 +94,7 @@ def filesystem(address: str) -> tuple[Any, str]:
 @contextlib.contextmanager
 def opened(place: Place) -> Iterator[IO[bytes]]:
     """A file for reading, which can seek where its place can."""
-    with told(place):
+    with explained(place):
         if isinstance(place, Path):
             opening: IO[bytes] = place.open("rb")
         else:
@@ -109,15 +106,13 @@ def opened(place: Place) -> Iterator[IO[bytes]]:
 
 def state(place: Place) -> str:
     """Another text once the file has changed, as far as its place tells: size, time or tag."""
-    with told(place):
+    with explained(place):
         if isinstance(place, Path):
             return " ".join(map(str, facts_of(place.stat())))
         system, path = filesystem(place)
         info = system.info(path)
-        marks = [
-            info.get(key) for key in ("size", "ETag", "etag", "mtime", "LastModified", "created", "md5Hash")
-        ]
-        return " ".join(str(mark) for mark in marks if mark is not None)
+        keys = ("size", "ETag", "etag", "mtime", "LastModified", "created", "md5Hash")
+        return " ".join(str(info[key]) for key in keys if info.get(key) is not None)
 
 
 def read_address(address: str, most_bytes: int) -> bytes:
@@ -125,63 +120,55 @@ def read_address(address: str, most_bytes: int) -> bytes:
     if address.startswith(WEB):
         return download(address)
     try:
-        with told(address):
-            with opened(address) as file:
-                content = file.read(most_bytes + 1)
-            if len(content) > most_bytes:
-                raise InputError(f"{address}: the file is larger than {most_bytes >> 20} MiB")
+        with explained(address), opened(address) as file:
+            content = file.read(most_bytes + 1)
+        if len(content) <= most_bytes:
             return content
+        raise InputError(f"{address}: the file is larger than {most_bytes >> 20} MiB")
     except InputError as error:
         raise InputError(f"cannot read image {error}") from None
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
+class _Redirects(request.HTTPRedirectHandler):
     """Followed to http and https, and never from https to http."""
 
     max_redirections = 5
 
     def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
-    ) -> urllib.request.Request | None:
+        self, req: request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> request.Request | None:
         scheme = urlsplit(newurl).scheme
         if scheme not in ("http", "https") or (req.type == "https" and scheme == "http"):
             raise InputError(f"cannot read image {req.full_url}: it leads on to {scheme}, which is refused")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _opener() -> urllib.request.OpenerDirector:
+def _opener() -> request.OpenerDirector:
     """What urllib makes by default opens files and FTP too."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        _Redirects(),
-    ):
-        opener.add_handler(handler)
+    opener = request.OpenerDirector()
+    ways = (request.ProxyHandler, request.HTTPHandler, request.HTTPSHandler, _Redirects)
+    for handler in (*ways, request.HTTPDefaultErrorHandler, request.HTTPErrorProcessor):
+        opener.add_handler(handler())
     opener.addheaders = [("User-Agent", "pbprompt"), ("Accept", "image/*")]
     return opener
 
 
 def download(address: str) -> bytes:
     """The content at an address, not yet looked at."""
-    if urlsplit(address).scheme not in ("http", "https"):
-        raise InputError(f"cannot read image {address}: only http and https are fetched")
-    end = time.monotonic() + MOST_SECONDS
+    parts, size, end = [], 0, time.monotonic() + MOST_SECONDS
     try:
+        if urlsplit(address).scheme not in ("http", "https"):
+            raise ValueError("only http and https are fetched")
         with _opener().open(address, timeout=WAIT_SECONDS) as answer:
-            parts, size = [], 0
             while part := answer.read1(CHUNK):
                 size += len(part)
                 if size > MOST_BYTES:
-                    raise InputError(f"cannot read image {address}: larger than {MOST_BYTES >> 20} MiB")
+                    raise ValueError(f"larger than {MOST_BYTES >> 20} MiB")
                 if time.monotonic() > end:
-                    raise InputError(f"cannot read image {address}: not there after {MOST_SECONDS:g} seconds")
+                    raise ValueError(f"not there after {MOST_SECONDS:g} seconds")
                 parts.append(part)
             if answer.length:  # of what was to come
-                raise InputError(f"cannot read image {address}: cut off, {answer.length:,} bytes are missing")
+                raise ValueError(f"cut off, {answer.length:,} bytes are missing")
     except InputError:
         raise
     except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError

@@ -59,7 +59,6 @@ def other_names(labels: Iterable[str]) -> dict[str, str]:
 
 
 def from_folder(folder: str) -> str:
-    """The readable name of a class folder."""
     words = re.sub(r"(?<=[a-z]{2})(?=[A-Z][a-z])", " ", folder)
     return " ".join(re.sub(r"[_\-]+", " ", words).split())
 
@@ -102,8 +101,9 @@ def by_any_name(classes: Sequence[str]) -> dict[str, list[int]]:
 
 def called(rows: Mapping[str, list[int]], name: str) -> list[int]:
     """The classes of `by_any_name` that a label or a name means; none where it is of no class."""
-    words = (name, name_key(name), name_key(read_name(name)))
-    return next((rows[word] for word in words if word in rows), [])
+    return next(
+        (rows[word] for word in (name, name_key(name), name_key(read_name(name))) if word in rows), []
+    )
 
 
 def known_as(classes: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
@@ -132,14 +132,7 @@ def read_classes_file(path: str | Path, kind: str = "name") -> dict[str, str]:
     """Folder name or label → class name, or another kind of text: a JSON object, two columns of .csv or .tsv,
     or lines `key: name`."""
     path = Path(path)
-    text = read_text(path)
-    suffix = path.suffix.lower()
-    if suffix == ".json":
-        pairs = _json_pairs(path, kind)
-    elif suffix in (".csv", ".tsv"):
-        pairs = _table_pairs(path, text, "\t" if suffix == ".tsv" else ",", kind)
-    else:
-        pairs = _line_pairs(path, text, kind)
+    pairs = _json_pairs(path, kind) if path.suffix.lower() == ".json" else _text_pairs(path, kind)
     mapping: dict[str, str] = {}
     for where, key, name in pairs:
         key, name = key.strip(), " ".join(name.split())
@@ -163,26 +156,25 @@ def read_descriptions(path: Path) -> dict[str, list[str]]:
     if not isinstance(values, dict) or not values:
         raise InputError(f"{path}: no descriptions in it: write 'class: sentence', one class a line")
     found = {}
-    for name, told in values.items():
-        sentences = [told] if isinstance(told, str) else told
-        if not isinstance(sentences, list) or not all(
-            isinstance(one, str) and one.strip() for one in sentences
-        ):
+    for name, value in values.items():
+        sentences = [value] if isinstance(value, str) else value
+        whole = isinstance(sentences, list) and all(isinstance(one, str) and one.strip() for one in sentences)
+        if not whole:
             raise InputError(f"{path}: class {str(name)!r}: give a sentence, or a list of sentences")
         found[str(name)] = [" ".join(one.split()) for one in sentences]
     return found
 
 
 def described(
-    classes: Sequence[str], told: Mapping[str, str | Sequence[str]], where: str
+    classes: Sequence[str], sentences: Mapping[str, str | Sequence[str]], where: str
 ) -> tuple[tuple[str, ...], ...]:
     """Each class that is described, by its label, with its sentences."""
-    for name in missing_names(classes, list(told)):
+    for name in missing_names(classes, list(sentences)):
         raise InputError(f"{where}: no class is called {name!r}: {suggest(name, classes)}")
     rows = by_any_name(classes)
     return tuple(
         (str(classes[called(rows, name)[0]]), *([one] if isinstance(one, str) else one))
-        for name, one in told.items()
+        for name, one in sentences.items()
     )
 
 
@@ -193,21 +185,18 @@ def _json_pairs(path: Path, kind: str) -> Iterator[Pair]:
     yield from ((str(path), key, str(name)) for key, name in value.items())
 
 
-def _table_pairs(path: Path, text: str, delimiter: str, kind: str) -> Iterator[Pair]:
-    for where, row in csv_rows(path, text, delimiter):
+def _text_pairs(path: Path, kind: str) -> Iterator[Pair]:
+    text, delimiter = read_text(path), {".csv": ",", ".tsv": "\t"}.get(path.suffix.lower())
+    for where, row in csv_rows(path, text, delimiter) if delimiter else ():
         if len(row) != 2:
             raise InputError(f"{where}: {len(row)} columns where two belong: write key and {kind}")
         yield where, row[0], row[1]
-
-
-def _line_pairs(path: Path, text: str, kind: str) -> Iterator[Pair]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        key, colon, name = line.partition(":")
-        if not colon:
-            raise InputError(f"{path} line {number}: no ':' in {line.strip()!r}: write 'key: {kind}'")
-        yield f"{path} line {number}", key, name
+    for number, line in enumerate(() if delimiter else text.splitlines(), start=1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            key, colon, name = line.partition(":")
+            if not colon:
+                raise InputError(f"{path} line {number}: no ':' in {line.strip()!r}: write 'key: {kind}'")
+            yield f"{path} line {number}", key, name
 
 
 def check_distinct(keys: Sequence[str], names: Sequence[str], where: str) -> None:

@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pbprompt.errors import InputError, first_line, needing
-from pbprompt.vision.images.locations import Place, opened, state, told
+from pbprompt.vision.images.locations import Place, explained, opened, state
 from pbprompt.vision.images.records import FILES_AT_ONCE, MOST_BYTES, Record, too_large
 from pbprompt.vision.images.tables import COLUMNS, row_record
 from pbprompt.vision.images.workers import Workers
@@ -23,9 +23,8 @@ MEMORY = 2 << 30  # of the process that reads
 Rows = list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Which columns hold the image, its label and its split ("": none); `names` are a Hugging Face dataset's
+class Columns(NamedTuple):
+    """Which columns hold the image, its label and its split ("": none); `names`: of a Hugging Face dataset's
     classes."""
 
     image: str
@@ -55,8 +54,8 @@ class RowGroups:
 
     def records(self, skip: int = 0) -> Iterator[Record]:
         while skip < self.rows:
-            wanted = tuple(filter(None, (self.columns.image, self.columns.label, self.columns.split)))
-            rows = _asked(self.file, rows_from, self.groups, wanted, skip)
+            wanted = tuple(filter(None, self.columns[:3]))
+            rows = _apart(self.file, rows_from, self.groups, wanted, skip)
             for row, cells in enumerate(rows, self.first + skip):
                 yield self._record(row, cells)
             skip += len(rows)
@@ -65,22 +64,20 @@ class RowGroups:
         value, label = cells[self.columns.image], cells.get(self.columns.label)
         if (names := self.columns.names) and isinstance(label, int):
             label = names[label] if 0 <= label < len(names) else None
-        split = cells.get(self.columns.split) or ""
-        fields = {"label": "" if label is None else str(label), "split": str(split)}
+        label, split = "" if label is None else str(label), str(cells.get(self.columns.split) or "")
         if isinstance(value, dict):
             value = value.get("path") if value.get("bytes") is None else value["bytes"]
         if isinstance(value, str) or value is None:
-            where = f"{self.file} row {row}"
-            return row_record(self.file, where, {**fields, "image": value or ""}, self.allow_urls)
+            fields = {"image": value or "", "label": label, "split": split}
+            return row_record(self.file, f"{self.file} row {row}", fields, self.allow_urls)
         name = f"{self.file}#{row}"
-        content = too_large(name) if len(value) > MOST_BYTES else value
-        return Record(name, content, fields["label"], fields["split"])
+        return Record(name, too_large(name) if len(value) > MOST_BYTES else value, label, split)
 
 
 def row_groups(place: Place, allow_urls: bool) -> Iterator[RowGroups]:
     """The row groups, joined up to about a thousand rows."""
     version = state(place)
-    columns, sizes = _asked(place, footer)
+    columns, sizes = _apart(place, footer)
     groups: list[int] = []
     first = rows = 0
     for group, size in enumerate(sizes):
@@ -99,7 +96,7 @@ def _reader() -> Workers:
     return workers
 
 
-def _asked(place: Place, function: Callable[..., Any], *given: object) -> Any:
+def _apart(place: Place, function: Callable[..., Any], *given: object) -> Any:
     if str(place).startswith("memory://"):  # which is this process's own
         return function(place, *given)
     try:
@@ -111,7 +108,7 @@ def _asked(place: Place, function: Callable[..., Any], *given: object) -> Any:
 
 def footer(place: Place) -> tuple[Columns, list[int]]:
     """The columns, and the rows of each row group."""
-    with opened(place) as file, told(place):
+    with opened(place) as file, explained(place):
         parquet = _open(place, file)
         sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
         return _columns(place, parquet.schema_arrow), sizes
@@ -133,7 +130,7 @@ def rows_from(place: Place, groups: tuple[int, ...], columns: tuple[str, ...], r
 
 
 def _batches(place: Place, groups: list[int], columns: list[str], skip: int) -> Iterator[Rows]:
-    with opened(place) as file, told(place):
+    with opened(place) as file, explained(place):
         parquet = _open(place, file)
         parts = [parquet.metadata.row_group(group) for group in groups]
         while parts and skip >= parts[0].num_rows:
@@ -161,10 +158,6 @@ def _columns(place: Place, schema: Any) -> Columns:
     """A Hugging Face image column, or else bytes, or else paths; by their names where there are several."""
     from pyarrow import types
 
-    def of_kind(is_kind: Any) -> list[str]:
-        found = [field.name for field in schema if is_kind(field.type)]
-        return [name for name in found if name.lower() in COLUMNS["image"]] or found
-
     def is_binary(kind: Any) -> bool:
         return types.is_binary(kind) or types.is_large_binary(kind)
 
@@ -175,15 +168,19 @@ def _columns(place: Place, schema: Any) -> Columns:
         kind = kind.value_type if types.is_dictionary(kind) else kind
         return types.is_string(kind) or types.is_large_string(kind)
 
-    paths = [name for name in of_kind(is_text) if name.lower() in COLUMNS["image"]]
-    image = next(
-        (found[0] for found in (of_kind(is_struct), of_kind(is_binary), paths) if len(found) == 1), None
-    )
-    if image is None:
+    def only(is_kind: Callable[[Any], bool], *, named: bool = False) -> list[str]:
+        found = [field.name for field in schema if is_kind(field.type)]
+        by_name = [name for name in found if name.lower() in COLUMNS["image"]]
+        found = by_name or ([] if named else found)
+        return found if len(found) == 1 else []
+
+    candidates = [*only(is_struct), *only(is_binary), *only(is_text, named=True)]
+    if not candidates:
         raise InputError(
             f"{place}: no image column among {', '.join(schema.names[:10])}: call the one with the "
             "images' bytes or paths `image`"
         )
+    image = candidates[0]
     label, split = (
         next((name for name in schema.names if name.lower() in COLUMNS[field] and name != image), "")
         for field in ("label", "split")

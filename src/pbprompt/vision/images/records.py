@@ -12,8 +12,9 @@ from typing import Protocol
 from PIL import Image
 
 from pbprompt.errors import InputError
-from pbprompt.files import as_text, is_special
+from pbprompt.files import as_text
 from pbprompt.vision.images.crops import Hashed
+from pbprompt.vision.images.images import read_file
 from pbprompt.vision.images.locations import read_address, state
 
 MOST_BYTES = 64 << 20  # of an image file that is held in memory: some are, at once
@@ -38,25 +39,17 @@ class Record:
 
     def read(self) -> bytes:
         """The bytes of its image file, not looked at."""
-        content = self.content
-        assert not isinstance(content, Image.Image)
-        if isinstance(content, InputError):
-            raise content
-        if isinstance(content, bytes):
-            return content
-        if isinstance(content, Hashed):
-            return content.read()
-        if isinstance(content, str):
-            return read_address(content, MOST_BYTES)
-        if is_special(content):
-            raise InputError(f"cannot read image {self.name}: a pipe, socket or device, no regular file")
-        try:
-            if content.stat().st_size > MOST_BYTES:
-                raise too_large(self.name)
-            return content.read_bytes()
-        except OSError as error:
-            why = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or error
-            raise InputError(f"cannot read image {self.name}: {why}") from None
+        match content := self.content:
+            case InputError():
+                raise content
+            case bytes():
+                return content
+            case Hashed():
+                return content.read()
+            case str():
+                return read_address(content, MOST_BYTES)
+        assert isinstance(content, Path)  # an open image has none
+        return read_file(content, MOST_BYTES, self.name)
 
 
 def too_large(name: str) -> InputError:
@@ -64,8 +57,6 @@ def too_large(name: str) -> InputError:
 
 
 class Unit(Protocol):
-    """Some images that lie together; see the package."""
-
     @property
     def identity(self) -> str: ...
 
@@ -76,8 +67,6 @@ class Unit(Protocol):
 
 @dataclass(frozen=True)
 class Files:
-    """Images that are files of their own."""
-
     files: tuple[Record, ...]
 
     @property

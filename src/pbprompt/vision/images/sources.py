@@ -205,7 +205,6 @@ def _folder_notes(
 
 
 def is_saved_dataset(folder: Path) -> bool:
-    """Whether the folder was written by the `datasets` library."""
     return any((folder / mark).is_file() for mark in _MARKS)
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from pbprompt.errors import InputError
 from pbprompt.files import is_special
 from pbprompt.vision.images.folders import Labels, files_in, is_image, subfolders
-from pbprompt.vision.images.locations import WEB, Place, filesystem, is_address, place_of, state, told
+from pbprompt.vision.images.locations import WEB, Place, explained, filesystem, is_address, place_of, state
 from pbprompt.vision.images.parquet import row_groups
 from pbprompt.vision.images.records import Files, Record, Unit, in_units
 from pbprompt.vision.images.tables import TABLES, table_records
@@ -58,7 +58,6 @@ class Stream:
 
     @property
     def names(self) -> list[str]:
-        """The sources in words."""
         return [one.name if isinstance(one, Record) else str(one) for one in self.sources]
 
     def units(self) -> Iterator[Unit]:
@@ -73,7 +72,6 @@ class Stream:
         return self._few
 
     def records(self) -> Iterator[Record]:
-        """One image after another."""
         for unit in self.units():
             yield from unit.records()
 
@@ -98,17 +96,15 @@ class Stream:
                 raise InputError(
                     f"{place} does not exist: give an image, a folder of images or a glob such as 'in/*.jpg'"
                 )
-            return self._file(place)
-        if glob.has_magic(place.split("?")[0]) and not place.startswith(WEB):
+        elif glob.has_magic(place.split("?")[0]) and not place.startswith(WEB):
             return self._glob(place)
-        if self._archive(place) or is_image(place) or place.startswith(WEB):
-            return self._file(place)
-        system, path = filesystem(place)
-        with told(place):
-            if system.isdir(path):
-                return self._folder(place)
-            system.info(path)  # which says why where there is nothing, or nothing for us
-            return self._file(place)
+        elif not (self._archive(place) or is_image(place) or place.startswith(WEB)):
+            system, path = filesystem(place)
+            with explained(place):
+                if system.isdir(path):
+                    return self._folder(place)
+                system.info(path)  # which says why where there is nothing, or nothing for us
+        return self._file(place)
 
     def _archive(self, place: Place) -> str:
         return archive_kind(place) if self._archives else ""
@@ -129,7 +125,7 @@ class Stream:
             found: list[Place] = [*sorted(filter(Path.is_file, matches), key=Path.as_posix)]
         else:
             system, path = filesystem(pattern)
-            with told(pattern):
+            with explained(pattern):
                 found = [system.unstrip_protocol(name) for name in sorted(system.glob(path))]
         for place in found:
             if is_image(place) or self._archive(place):

@@ -1,5 +1,6 @@
 """WebDataset tars: files of one name belong together, `0001.jpg` and its label `0001.cls`."""
 
+import contextlib
 import json
 import tarfile
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import IO, Any
 
 from pbprompt.errors import InputError
 from pbprompt.vision.images.images import IMAGE_SUFFIXES
-from pbprompt.vision.images.locations import Place, opened, told
+from pbprompt.vision.images.locations import Place, explained, opened
 from pbprompt.vision.images.records import MOST_BYTES, Record, too_large
 
 LABEL_BYTES = 1 << 16
@@ -47,8 +48,6 @@ class _Header(tarfile.TarInfo):
 
 @dataclass(frozen=True)
 class Tar:
-    """The images of one tar, compressed or not."""
-
     file: Place
     state: str
 
@@ -64,11 +63,9 @@ class Tar:
     def count(self) -> int | None:
         if not self._plain:
             return None
-        with opened(self.file) as file:
-            try:
-                return sum(is_image(member) for member in _members(self._archive(file)))
-            except (tarfile.TarError, OSError, InputError):
-                return None
+        with opened(self.file) as file, contextlib.suppress(tarfile.TarError, OSError, InputError):
+            return sum(is_image(member) for member in _members(self._archive(file)))
+        return None
 
     def records(self, skip: int = 0) -> Iterator[Record]:
         """The images in order. Where the tar is cut off, the last record says so.
@@ -76,7 +73,7 @@ class Tar:
         Where a connection is lost, that is raised.
         """
         done = 0
-        with opened(self.file) as file, told(self.file):
+        with opened(self.file) as file, explained(self.file):
             try:
                 archive = self._archive(file)
                 for name, content, label in _images(archive, skip):
@@ -153,11 +150,11 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 def _label(name: str, content: bytes) -> str:
     """A `.cls` file's text, or the label in a `.json` file."""
     suffix, text = PurePosixPath(name).suffix.lower(), content.decode("utf-8", "replace").strip()
-    if suffix != ".json":
-        return text if suffix == ".cls" else ""
-    try:
-        value: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        return ""
-    found = value.get("label") if isinstance(value, dict) else None
-    return str(found) if isinstance(found, str | int) and not isinstance(found, bool) else ""
+    if suffix == ".json":
+        try:
+            value: Any = json.loads(text)
+        except (ValueError, RecursionError):
+            return ""
+        found = value.get("label") if isinstance(value, dict) else None
+        return str(found) if type(found) in (str, int) else ""
+    return text if suffix == ".cls" else ""

@@ -56,12 +56,10 @@ class Preprocess:
 
     @property
     def cropper(self) -> Crop:
-        """What makes the square, for whoever decodes."""
         return Crop(self.size, self.fit, self.interpolation, self.resize, self.draft, self.fast)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Height and width of what the tower reads."""
         return self.size, self.size
 
     @property
@@ -77,6 +75,6 @@ class Preprocess:
         """The same of a look, or of a family of views, whatever their seed and epoch."""
         kind = "train-view" if isinstance(cropper, TrainingView) else "clip-test"
         facts = {"size": cropper.size, "mean": tuple(self.mean), "std": tuple(self.std), **vars(cropper)}
-        told = {name: value for name, value in facts.items() if name not in ("seed", "epoch")}
+        used = {name: value for name, value in facts.items() if name not in ("seed", "epoch")}
         usual = (None, "crop", "bicubic", False)
-        return f"{kind}({', '.join(f'{name}={value}' for name, value in told.items() if value not in usual)})"
+        return f"{kind}({', '.join(f'{name}={value}' for name, value in used.items() if value not in usual)})"

@@ -44,9 +44,9 @@ class Workers:
     def __init__(
         self,
         count: int,
-        *,
         memory: int = 0,
         seconds: float | None = None,
+        *,
         prepare: str = __name__,
         handles: Sequence[int] = (),
         environments: Sequence[Mapping[str, str]] = (),
@@ -117,15 +117,10 @@ class _Worker:
         ours, theirs = socket.socketpair()
         # the caller's own paths, so that the child finds the same package
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command = [sys.executable, "-m", "pbprompt.vision.images.workers", str(theirs.fileno())]
         with theirs:
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "pbprompt.vision.images.workers",
-                    str(theirs.fileno()),
-                    *self._options,
-                ],
+                [*command, *self._options],
                 pass_fds=[theirs.fileno(), *self._handles],
                 stdin=subprocess.DEVNULL,
                 env={**environment, **self._environment},
