@@ -99,15 +99,12 @@ class Bench:
         labels[flipped] += torch.randint(1, classes, (len(flipped),), generator=generator)
         labels %= classes
         said = self.answers(replace(self.features, labels=labels))
-        ours = rows_mask(
-            [error.row for error in label_errors(said.probabilities, labels, said.judged)], len(true)
-        )
-        confident = confident_classes(said.probabilities, labels, said.judged)
+        ours = rows_mask([error.row for error in label_errors(said)], len(true))
+        confident = confident_classes(said)
         plain = (confident >= 0) & (confident != labels)
         differs = (said.probabilities.argmax(1) != labels) & said.judged
         planted = labels != true
-        clean = self.clean
-        unplanted = len(label_errors(clean.probabilities, true, clean.judged)) / len(true)
+        unplanted = len(label_errors(self.clean)) / len(true)
         return rate(ours, planted), rate(plain, planted), rate(differs, planted), unplanted
 
     def foreign_images(self, others: Features, seed: int) -> float:

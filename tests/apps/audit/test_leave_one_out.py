@@ -5,6 +5,7 @@ from experts import photographs, scores
 
 from pbprompt.apps.audit import leave_one_out as judging
 from pbprompt.apps.audit.leave_one_out import (
+    Judgement,
     Overlap,
     confident_classes,
     judge,
@@ -89,7 +90,11 @@ def _inputs(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
     return images, labels, texts, SCALE
 
 
-JUDGED = torch.ones(6, dtype=torch.bool)
+def judgement(probabilities, labels, judged=None):
+    every = torch.ones(len(labels), dtype=torch.bool)
+    return Judgement(labels, probabilities, torch.zeros(len(labels)), every if judged is None else judged)
+
+
 TWO_CLASSES = torch.tensor([0, 0, 0, 1, 1, 1])
 PROBABILITIES = torch.tensor(
     [[0.9, 0.1], [0.8, 0.2], [0.01, 0.99], [0.2, 0.8], [0.55, 0.45], [0.1, 0.9]]
@@ -109,38 +114,35 @@ def test_counting_equals_a_loop():
             if own and float(p[row, j]) >= sum(own) / len(own):
                 believed.append((float(p[row, j]), j))
         expected.append(max(believed)[1] if believed and judged[row] else -1)
-    assert confident_classes(p, labels, judged).tolist() == expected
+    assert confident_classes(judgement(p, labels, judged)).tolist() == expected
 
 
 def test_the_wrong_label_is_named_and_the_unsure_one_is_not():
-    (error,) = label_errors(PROBABILITIES, TWO_CLASSES, JUDGED)
+    (error,) = label_errors(judgement(PROBABILITIES, TWO_CLASSES))
     assert (error.row, error.suggested) == (2, 1)
     assert round(error.label_probability, 3) == 0.01 and round(error.suggested_probability, 3) == 0.99
 
 
 def test_what_cannot_be_judged_is_not_named():
-    judged = JUDGED.clone()
-    judged[2] = False
-    assert not label_errors(PROBABILITIES, TWO_CLASSES, judged)
+    judged = torch.arange(6) != 2
+    assert not label_errors(judgement(PROBABILITIES, TWO_CLASSES, judged))
 
 
 def test_no_more_are_named_than_confident_learning_counts():
     p = torch.tensor([[0.96, 0.04], [0.96, 0.04], [0.04, 0.96], [0.03, 0.97], [0.04, 0.96], [0.96, 0.04]])
     labels = torch.tensor([0, 0, 0, 1, 1, 1])
     # class 1's threshold is the mean of 0.97, 0.96 and 0.04, class 0's that of 0.96, 0.96 and 0.04
-    seen = confident_classes(p, labels, JUDGED)
+    seen = confident_classes(judgement(p, labels))
     count = int(((seen >= 0) & (seen != labels)).sum())
-    assert count == 2 and [error.row for error in label_errors(p, labels, JUDGED)] == [2, 5]
+    assert count == 2 and [error.row for error in label_errors(judgement(p, labels))] == [2, 5]
 
 
 def test_pairs_are_counted_both_ways_and_sorted_by_share():
     labels = torch.tensor([0] * 4 + [1] * 4 + [2] * 4)
     taken = [0, 0, 1, 1, 1, 1, 1, 0, 2, 2, 2, 0]
     p = torch.nn.functional.one_hot(torch.tensor(taken), 3).float()
-    judged = torch.ones(12, dtype=torch.bool)
-    assert overlaps(p, labels, judged) == [Overlap(0, 1, 3, 8)]  # one of 0 and 2 may be chance
-    judged[2] = False
-    assert overlaps(p, labels, judged) == [Overlap(0, 1, 2, 7)]
+    assert overlaps(judgement(p, labels)) == [Overlap(0, 1, 3, 8)]  # one of 0 and 2 may be chance
+    assert overlaps(judgement(p, labels, torch.arange(12) != 2)) == [Overlap(0, 1, 2, 7)]
 
 
 def test_a_small_share_is_no_overlap():
@@ -148,7 +150,7 @@ def test_a_small_share_is_no_overlap():
     taken = labels.clone()
     taken[:2] = 1
     p = torch.nn.functional.one_hot(taken, 2).float()
-    assert overlaps(p, labels, torch.ones(60, dtype=torch.bool)) == []
+    assert overlaps(judgement(p, labels)) == []
 
 
 def test_the_lowest_hundredth_the_lowest_first():

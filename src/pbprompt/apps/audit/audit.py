@@ -118,14 +118,12 @@ class Audit:
     def sizes(self) -> dict[str, Any]:
         """Pixels: the smallest, the median and the largest image, and how many there are of each format."""
         ordered = sorted(self.images, key=lambda image: image.width * image.height)
-        typical = [round(median(side)) for side in zip(*((i.width, i.height) for i in ordered), strict=True)]
-        smallest, largest = ([image.width, image.height] for image in (ordered[0], ordered[-1]))
-        formats = Counter(image.format for image in ordered)
+        sides = [[image.width, image.height] for image in ordered]
         return {
-            "smallest": smallest,
-            "median": typical,
-            "largest": largest,
-            "formats": dict(formats.most_common()),
+            "smallest": sides[0],
+            "median": [round(median(side)) for side in zip(*sides, strict=True)],
+            "largest": sides[-1],
+            "formats": dict(Counter(image.format for image in ordered).most_common()),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,26 +154,23 @@ class Audit:
                 for pair in self.overlaps
             ],
             "label_errors": [
-                {
-                    **self._where(error.row),
-                    "suggested": self.suggested(error),
-                    "label_probability": error.label_probability,
-                    "suggested_probability": error.suggested_probability,
-                }
-                for error in self.label_errors
+                self._finding(one) | {"suggested": self.suggested(one)} for one in self.label_errors
             ],
-            "outliers": [{**self._where(far.row), "familiarity": far.familiarity} for far in self.outliers],
-            "poor": [{**self._where(one.row), "why": one.why} for one in self.poor],
+            "outliers": list(map(self._finding, self.outliers)),
+            "poor": list(map(self._finding, self.poor)),
             "notes": list(self.notes),
         }
 
+    def _finding(self, one: LabelError | Outlier | Poor) -> dict[str, Any]:
+        """With the image in place of its row."""
+        fields = one._asdict()
+        return self._where(fields.pop("row")) | fields
+
     def _where(self, row: int) -> dict[str, Any]:
         image = self.images[row]
-        if self.multi_label:
-            names = [self.classes[label] for label in image.labels]
-            return {"image": as_text(image.path), "labels": names, "split": image.split}
-        label = self.classes[image.label] if self.labelled else None
-        return {"image": as_text(image.path), "label": label, "split": image.split}
+        names = [self.classes[label] for label in image.labels] if self.labelled else [None]
+        label = {"labels": names} if self.multi_label else {"label": names[0]}
+        return {"image": as_text(image.path), **label, "split": image.split}
 
     def labelled_as(self, row: int) -> str:
         """An image's label or labels."""
@@ -216,19 +211,12 @@ def look(
         >>> len(found.images), found.unreadable
         (28, ())
     """
-    dataset, labelled = (
-        (source, True)
-        if isinstance(source, Dataset)
-        else open_images(source, root, classes_file, alike=True)  # which is told
-    )
+    dataset, labelled = open_images(source, root, classes_file, alike=True)  # which is told
     first = [backbone] if isinstance(backbone, str | Backbone) else list(backbone)[:1]
     towers = load_backbone(first, device=device).towers[0]
     bank = FeatureBank(towers, progress=progress)
     failures: dict[str, InputError] = {}
     features = bank.encode(dataset.root, dataset.items, failures)
-    why = {path: str(error).rpartition(": ")[2] for path, error in failures.items()}  # after the path
-    unreadable = [*dataset.skipped, *why.items()]
-    split = {item.path: name for name in SPLITS for item in dataset.split(name)}
     items = [item for item in dataset.items if item.path not in failures]
     if not items:
         raise InputError(f"{dataset.name}: none of its {len(dataset.items):,} images can be read")
@@ -240,11 +228,8 @@ def look(
         return one.size == other.size and one.tobytes() == other.tobytes()
 
     global_, labels = features.global_.cpu(), features.labels.cpu()
-    keys = [str(hashes[item.path]) for item in items]
-    duplicates = find_duplicates(keys, global_, squares, same_pixels)
-    wrong: list[LabelError] = []
-    pairs: list[Overlap] = []
-    far: list[Outlier] = []
+    duplicates = find_duplicates([str(hashes[item.path]) for item in items], global_, squares, same_pixels)
+    said, wrong = None, list[LabelError]()
     if labelled and (dataset.multi_label or len(dataset.classes) > 1):
         texts = torch.zeros(len(dataset.classes), towers.embed_dim)
         if towers.reads_text:
@@ -254,10 +239,8 @@ def look(
         else:
             copies = [group.rows for group in duplicates]
             said = judge(global_, labels, texts, float(towers.logit_scale), copies)
-            if said is not None:
-                wrong = label_errors(said.probabilities, labels, said.judged)
-                pairs = overlaps(said.probabilities, labels, said.judged)
-                far = outliers(said.odds)
+    why = {path: str(error).rpartition(": ")[2] for path, error in failures.items()}  # after the path
+    split = {item.path: name for name in SPLITS for item in dataset.split(name)}
     images = tuple(_picture(dataset, item, split[item.path]) for item in items)
     return Audit(
         name=dataset.name,
@@ -265,11 +248,11 @@ def look(
         classes=dataset.classes,
         labelled=labelled,
         images=images,
-        unreadable=tuple(unreadable),
+        unreadable=(*dataset.skipped, *why.items()),
         duplicates=tuple(duplicates),
-        overlaps=tuple(pairs),
-        label_errors=tuple(wrong),
-        outliers=tuple(far),
+        overlaps=tuple(overlaps(said) if said else ()),
+        label_errors=tuple(label_errors(said) if said else wrong),
+        outliers=tuple(outliers(said.odds) if said else ()),
         poor=tuple(_poor(images, squares)),
         places=_places(global_),
         notes=(*dataset.notes, *_named_alike(dataset.classes), *_notes(dataset, labelled, labels)),
@@ -302,7 +285,7 @@ def _places(features: Float[Tensor, "n d"]) -> tuple[tuple[float, float], ...]:
 
 
 def open_images(
-    source: str | Path,
+    source: str | Path | Dataset,
     root: str | Path | None = None,
     classes_file: str | Path | None = None,
     fewest: int = 2,
@@ -312,6 +295,8 @@ def open_images(
 
     A folder with one class folder, or none, is taken as it is: its images are its training items.
     """
+    if isinstance(source, Dataset):
+        return source, True
     path = Path(source).expanduser()
     if path.is_dir() and not is_saved_dataset(path):
         folders = subfolders(path)

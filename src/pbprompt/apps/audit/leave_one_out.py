@@ -42,12 +42,18 @@ FEWEST_IMAGES = 20  # below which a hundredth means nothing
 
 
 class Judgement(NamedTuple):
-    """Of n images, in the order given, each by a model without it."""
+    """Of n labelled images, in the order given, each by a model without it."""
 
+    labels: Int[Tensor, " n"]
     probabilities: Float[Tensor, "n k"]
     odds: Float[Tensor, " n"]
     judged: Bool[Tensor, " n"]
     """its class has another image"""
+
+    @property
+    def of_label(self) -> Float[Tensor, " n"]:
+        """The probability of its own label."""
+        return self.probabilities.gather(1, self.labels.unsqueeze(1)).squeeze(1)
 
 
 def judge(
@@ -71,10 +77,10 @@ def judge(
         for row in group:
             first[row] = heads.setdefault(int(labels[row]), row)
     rows, place = first.unique(return_inverse=True)
-    said, looks, several = _left_out(unit(images[rows]), own[rows], unit(texts)[known], scale)
+    among, odds, several = _left_out(unit(images[rows]), own[rows], unit(texts)[known], scale)
     probabilities = torch.zeros(len(labels), len(texts))
-    probabilities[:, known] = said[place].float()
-    return Judgement(probabilities, looks[place].float(), several[place])
+    probabilities[:, known] = among[place].float()
+    return Judgement(labels, probabilities, odds[place].float(), several[place])
 
 
 def _left_out(
@@ -82,33 +88,33 @@ def _left_out(
 ) -> tuple[Float[Tensor, "n k"], Float[Tensor, " n"], Bool[Tensor, " n"]]:
     """Of each image without it: p, how well known it looks, and whether its class has another.
 
-    Of very many images some are held out one by one (`evidence/expert.py`), and the others by quarters.
+    Of very many images some are held out one by one (`evidence/expert.py`), and the others by fifths.
     """
-    names, every = range(len(texts)), torch.ones(len(x), dtype=torch.bool)
-    sight = Sight((x.shape[1],), (scale,), lambda asked: texts[[*asked]])
+    sight = Sight((x.shape[1],), (scale,), lambda names: texts[[*names]])
     some = torch.arange(0, len(x), -(-len(x) // KEPT))
     kept = Kept(x[some].float(), labels[some], torch.ones(len(some), dtype=torch.float64), some)
 
     def fitted(chosen: Bool[Tensor, " n"]) -> FittedEvidence:
         """By the sums of those that are chosen; `some` stand for them all."""
         sums = Statistics.of(x[chosen], labels[chosen], len(texts))
-        return fit_evidence(Shown(tuple(names), Evidence(sums, kept)), sight)
+        return fit_evidence(Shown(tuple(range(len(texts))), Evidence(sums, kept)), sight)
 
     several = (labels.bincount() > 1)[labels]
-    said = torch.full((len(x), len(texts)), 1 / len(texts), dtype=torch.float64)
-    looks = torch.zeros(len(x), dtype=torch.float64)
-    whole = fitted(every)
+    probabilities = torch.full((len(x), len(texts)), 1 / len(texts), dtype=torch.float64)
+    odds = torch.zeros(len(x), dtype=torch.float64)
+    rest = several.clone()
+    whole = fitted(torch.ones_like(several))
     some = some[whole.shown.judged]
-    said[some], looks[some] = whole.held_out_answers(), whole.held_out.looks
-    every[some] = False
-    fold = torch.where(every & several, (places_in_class(labels) + labels) % FOLDS, -1)
-    for number in fold[fold >= 0].unique().tolist():
+    probabilities[some], odds[some] = whole.held_out_answers(), whole.held_out.looks
+    rest[some] = False
+    fold = torch.where(rest, (places_in_class(labels) + labels) % FOLDS, -1)
+    for number in fold[rest].unique().tolist():
         out = fold == number
-        rest = fitted(~out)
+        others = fitted(~out)
         views = [Seen(x[out].double())]
-        scores, looks[out] = rest.scored(views)
-        said[out] = rest.averaged(views, scores, looks[out])
-    return said, looks, several
+        scores, odds[out] = others.scored(views)
+        probabilities[out] = others.averaged(views, scores, odds[out])
+    return probabilities, odds, several
 
 
 class LabelError(NamedTuple):
@@ -120,28 +126,22 @@ class LabelError(NamedTuple):
     suggested_probability: float
 
 
-def confident_classes(
-    probabilities: Float[Tensor, "n k"], labels: Int[Tensor, " n"], judged: Bool[Tensor, " n"]
-) -> Int[Tensor, " n"]:
+def confident_classes(said: Judgement) -> Int[Tensor, " n"]:
     """The class each image counts as; −1 where none is believed, or the image cannot be judged."""
-    classes = probabilities.shape[1]
-    own = probabilities.gather(1, labels.unsqueeze(1)).squeeze(1)
-    sums = own.new_zeros(classes).index_add_(0, labels[judged], own[judged])
-    counts = labels[judged].bincount(minlength=classes)
+    labels, own = said.labels[said.judged], said.of_label[said.judged]
+    classes = said.probabilities.shape[1]
+    sums = own.new_zeros(classes).index_add_(0, labels, own)
+    counts = labels.bincount(minlength=classes)
     thresholds = torch.where(counts > 0, sums / counts.clamp(min=1), torch.inf)
-    best = torch.where(probabilities >= thresholds, probabilities, -1.0).max(1)
-    return torch.where((best.values >= 0) & judged, best.indices, -1)
+    best = torch.where(said.probabilities >= thresholds, said.probabilities, -1.0).max(1)
+    return torch.where((best.values >= 0) & said.judged, best.indices, -1)
 
 
-def label_errors(
-    probabilities: Float[Tensor, "n k"], labels: Int[Tensor, " n"], judged: Bool[Tensor, " n"]
-) -> list[LabelError]:
+def label_errors(said: Judgement) -> list[LabelError]:
     """The likely errors, the clearest first."""
-    seen = confident_classes(probabilities, labels, judged)
-    count = int(((seen >= 0) & (seen != labels)).sum())
-    own = probabilities.gather(1, labels.unsqueeze(1)).squeeze(1)
-    best = probabilities.max(1)
-    ratio = torch.where(judged, own / best.values, torch.inf)
+    believed, own, best = confident_classes(said), said.of_label, said.probabilities.max(1)
+    count = int(((believed >= 0) & (believed != said.labels)).sum())
+    ratio = torch.where(said.judged, own / best.values, torch.inf)
     lowest = ratio.sort(stable=True).indices[:count]
     return [
         LabelError(row, int(best.indices[row]), float(own[row]), float(best.values[row]))
@@ -158,15 +158,15 @@ def multi_label_errors(
     """
     if len(images) < FOLDS:
         return []
-    x, said = unit(images), torch.empty(targets.shape)
+    x, given = unit(images), torch.empty(targets.shape)  # of what the table says
     fold = torch.arange(len(x)) % FOLDS
     for one in range(FOLDS):
         here = fold == one
         has = fit_label_head(x[~here], targets[~here], unit(texts)).probabilities(x[here])
-        said[here] = torch.where(targets[here] > 0, has, 1 - has)
+        given[here] = torch.where(targets[here] > 0, has, 1 - has)
     found = [
-        LabelError(row, label, float(said[row, label]), 1 - float(said[row, label]))
-        for row, label in (said <= RATIO / (1 + RATIO)).nonzero().tolist()
+        LabelError(row, label, float(given[row, label]), 1 - float(given[row, label]))
+        for row, label in (given <= RATIO / (1 + RATIO)).nonzero().tolist()
     ]
     return sorted(found, key=lambda error: error.label_probability)
 
@@ -184,16 +184,13 @@ class Overlap(NamedTuple):
         return self.confused / self.images
 
 
-def overlaps(
-    probabilities: Float[Tensor, "n k"], labels: Int[Tensor, " n"], judged: Bool[Tensor, " n"]
-) -> list[Overlap]:
+def overlaps(said: Judgement) -> list[Overlap]:
     """The pairs of classes of which at least a twentieth is confused, those with the most first."""
-    classes = probabilities.shape[1]
-    own, taken = labels[judged], probabilities[judged].argmax(1)
+    classes = said.probabilities.shape[1]
+    own, taken = said.labels[said.judged], said.probabilities[said.judged].argmax(1)
     table = (own * classes + taken).bincount(minlength=classes * classes).view(classes, classes)
     counts = own.bincount(minlength=classes).tolist()
-    both = table + table.T
-    both.fill_diagonal_(0)
+    both = (table + table.T).fill_diagonal_(0)
     found = [
         Overlap(first, second, int(both[first, second]), counts[first] + counts[second])
         for first, second in both.triu().nonzero().tolist()

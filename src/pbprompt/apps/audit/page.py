@@ -1,16 +1,11 @@
 """What was found in words, and as one HTML file that needs nothing besides itself, with small pictures."""
 
-import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 from pbprompt.apps.audit.audit import Audit
 from pbprompt.apps.audit.corrections import to_drop
 from pbprompt.apps.audit.duplicates import Duplicates
-from pbprompt.apps.audit.leave_one_out import LabelError
 from pbprompt.apps.pages.html_page import LONGEST_SIDE, page
 from pbprompt.files import as_text, write_text
 from pbprompt.vision.images.items import SPLITS
@@ -20,80 +15,43 @@ MOST, PICTURES = 24, 480  # images of a kind shown so large, and shown at all: a
 
 
 def write_page(found: Audit, out: Path) -> None:
-    """Write the page to the file `out`."""
+    """Write the page to the file `out`.
+
+    A find is what is said of images, and for each of these, by row, which decision is suggested.
+    """
+    errors = [
+        (
+            [
+                f"labelled {found.labelled_as(one.row)} ({one.label_probability:.1%})",
+                f"looks like {found.suggested(one)} ({one.suggested_probability:.1%})",
+            ],
+            {one.row: f"relabel {found.suggested(one)}"},
+        )
+        for one in found.label_errors
+    ]
+    copies = [
+        (
+            duplicate_words(found, group),
+            {row: "drop" if row in to_drop(found, group) else "" for row in group.rows},
+        )
+        for group in worst_duplicates(found)
+    ]
     html = page(
         "look.html",
         title=f"A look at {found.name}",
-        root=found.root,
+        found=found,
         headline=headline(found),
         sizes=size_words(found),
-        notes=[f"{note}." for note in found.notes],
         classes=class_lines(found) if found.labelled else [],
         decides=found.labelled and not found.multi_label,
-        errors=_finds(
-            found,
-            [([one.row], _mislabelled(found, one)) for one in found.label_errors],
-            {one.row: f"relabel {found.suggested(one)}" for one in found.label_errors},
-        ),
-        copies=_finds(
-            found,
-            [(group.rows, duplicate_words(found, group)) for group in worst_duplicates(found)],
-            {row: "drop" for group in found.duplicates for row in to_drop(found, group)},
-        ),
-        pairs=[
-            (
-                found.classes[pair.first],
-                found.classes[pair.second],
-                f"{pair.confused} of {pair.images} images ({pair.share:.0%}) are taken for the other",
-            )
-            for pair in found.overlaps
-        ],
+        errors=errors,
+        copies=copies,
         members=_members(found),
-        far=_finds(
-            found, [([one.row], [f"labelled {found.labelled_as(one.row)}"]) for one in found.outliers]
-        ),
-        poor=_finds(found, [([one.row], [one.why]) for one in found.poor]),
-        dots=_dots(found),
-        unreadable=[
-            {"images": [{"path": as_text(path), "was": "", "suggested": "drop", "side": 0}], "words": [why]}
-            for path, why in found.unreadable
-        ],
-        choices=found.classes,
+        far=[([f"labelled {found.labelled_as(one.row)}"], {one.row: ""}) for one in found.outliers],
+        poor=[([one.why], {one.row: ""}) for one in found.poor],
+        sides=[LARGE] * MOST + [LONGEST_SIDE] * (PICTURES - MOST),
     )
     write_text(out, html)
-
-
-def _mislabelled(found: Audit, one: LabelError) -> list[str]:
-    return [
-        f"labelled {found.labelled_as(one.row)} ({one.label_probability:.1%})",
-        f"looks like {found.suggested(one)} ({one.suggested_probability:.1%})",
-    ]
-
-
-def _finds(
-    found: Audit,
-    listed: Sequence[tuple[Sequence[int], Sequence[str]]],
-    suggested: Mapping[int, str] = MappingProxyType({}),
-) -> list[dict[str, Any]]:
-    """Images by row, what is said of them, and for each what it is, which decision is suggested, and on how
-    many pixels it is shown."""
-    count = itertools.count()
-    return [
-        {
-            "words": words,
-            "images": [
-                {
-                    "file": (image := found.images[row]).path,
-                    "path": as_text(image.path),
-                    "was": found.labelled_as(row),
-                    "suggested": suggested.get(row, ""),
-                    "side": LARGE if (at := next(count)) < MOST else LONGEST_SIDE * (at < PICTURES),
-                }
-                for row in rows
-            ],
-        }
-        for rows, words in listed
-    ]
 
 
 def _members(found: Audit) -> dict[str, list[str]]:
@@ -104,13 +62,6 @@ def _members(found: Audit) -> dict[str, list[str]]:
         if image.label in of:
             members[of[image.label]].append(as_text(image.path))
     return members
-
-
-def _dots(found: Audit) -> Iterator[tuple[str, str, str, str]]:
-    """Path, hue and place of every image on the map."""
-    for image, (x, y) in zip(found.images, found.places, strict=True):
-        hue = (image.labels or (0,))[0] * 137.5 % 360  # neighbours in the list get unlike colours
-        yield as_text(image.path), f"{hue:.0f}", f"{20 + 960 * x:.0f}", f"{20 + 560 * y:.0f}"
 
 
 def headline(found: Audit) -> str:
