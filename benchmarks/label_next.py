@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pbprompt.apps.labelling.acquisition import RULES, By, choose_rows, margin_doubt
+from pbprompt.apps.labelling.next_images import RULES, By, choose_rows, margin_doubt
 from pbprompt.files import write_text
 from pbprompt.learners.method import build_method
 from pbprompt.markdown import table

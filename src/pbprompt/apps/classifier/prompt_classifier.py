@@ -48,8 +48,7 @@ from pbprompt.vision.towers.backbone import Backbone, Encoded
 if TYPE_CHECKING:
     from pbprompt.apps.audit.audit import Audit
     from pbprompt.apps.explain.heat_maps import HeatMaps
-    from pbprompt.apps.labelling.acquisition import By
-    from pbprompt.apps.labelling.next_images import Suggestion
+    from pbprompt.apps.labelling.next_images import By, Suggestion
 
 
 @dataclass(eq=False, repr=False)  # scikit-learn takes the parameters from the signature

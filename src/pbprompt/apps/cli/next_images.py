@@ -34,8 +34,8 @@ def next_images(
     many labels each saves: docs/label-next.md. With a multi-label model doubt is summed over the labels, and
     the column to fill in is `labels`.
     """
-    from pbprompt.apps.labelling.acquisition import RULES
     from pbprompt.apps.labelling.next_images import (
+        RULES,
         Entry,
         name_in_table,
         read_table,

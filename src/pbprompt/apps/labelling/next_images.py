@@ -1,30 +1,35 @@
 """Which of many unlabelled images to label next, and the table in which a person labels them.
 
+    margin_i = 1 − (p_i(1) − p_i(2))                    1 where the two likeliest classes are equally likely
+    diverse: draw i with probability ∝ margin_i · min_{j drawn before} ‖x_i − x_j‖²
+
+The latter is k-means++ with weights: what the model doubts, but not the same doubt twenty times.
+
 The table has an image, its label (empty at first), and what the model would call it. `fit` reads it once
 every row has a label; further rows are added below those that are there.
 """
 
-import csv
-import io
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pbprompt.apps.labelling.acquisition import By, choose_rows, margin_doubt
 from pbprompt.errors import InputError
 from pbprompt.evidence.series import find_series
-from pbprompt.files import as_csv, as_name, as_text, cell_text, read_text, write_text
+from pbprompt.files import as_csv, as_name, as_text, cell_text, csv_rows, read_text, write_text
 from pbprompt.learners.predictive import Predictive
 from pbprompt.model.series import MOST
 from pbprompt.seeding import generator
 from pbprompt.vision.images.build_dataset import SEPARATOR
 from pbprompt.vision.similarity import unit
 
+By = Literal["margin", "epistemic", "diverse", "random"]
+RULES: tuple[By, ...] = get_args(By)
 DEFAULT: By = "diverse"  # what needed the fewest labels on validation images: docs/label-next.md
 
 
@@ -46,6 +51,55 @@ def series_among(features: Float[Tensor, "n d"], predictions: Predictive) -> Int
     if predictions.given is not None or not 1 < len(features) <= MOST:
         return None
     return find_series(unit(features.float()).cpu(), predictions.probabilities.argmax(1).cpu()).of
+
+
+def margin_doubt(probabilities: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
+    """1 less the lead of the likeliest class over the next."""
+    if probabilities.shape[1] < 2:
+        return torch.zeros(len(probabilities))
+    first, second = probabilities.topk(2, dim=1).values.unbind(1)
+    return (1 - (first - second)).clamp(min=0)  # rounding may put a probability above 1
+
+
+def spread_out(
+    features: Float[Tensor, "n d"], weights: Float[Tensor, " n"], count: int, generator: torch.Generator
+) -> Int[Tensor, " count"]:
+    """Distinct rows, each drawn by its weight times the squared distance to those drawn before."""
+    x = unit(features)
+    nearest = torch.ones_like(weights)
+    free = torch.ones_like(weights)
+    drawn: list[int] = []
+    while len(drawn) < count:
+        chances = (weights * nearest * free).double()
+        if not chances.sum() > 0:  # copies of what was drawn, or all of it certain
+            chances = free.double()
+        row = int(torch.multinomial(chances, 1, generator=generator))
+        distance = (x - x[row]).square().sum(1)
+        nearest = torch.minimum(nearest, distance) if drawn else distance
+        free[row] = 0
+        drawn.append(row)
+    return torch.tensor(drawn)
+
+
+def choose_rows(
+    features: Float[Tensor, "n d"],
+    scores: Float[Tensor, " n"],
+    count: int,
+    by: By,
+    generator: torch.Generator,
+) -> Int[Tensor, " count"]:
+    """The rows to label, in order; `scores` say how worthwhile each is by itself, 0 or more."""
+    if by not in RULES:
+        raise InputError(f"by is {by!r}: use {', '.join(RULES)}")
+    if not 1 <= count <= len(scores):
+        raise InputError(
+            f"{count:,} images to choose, and there are {len(scores):,}: give 1 to {len(scores):,}"
+        )
+    if by == "random":
+        return torch.randperm(len(scores), generator=generator)[:count]
+    if by == "diverse":
+        return spread_out(features, scores, count, generator)
+    return scores.sort(descending=True, stable=True).indices[:count]
 
 
 def next_images(
@@ -133,23 +187,24 @@ def read_table(path: Path) -> list[Entry]:
     """The rows of a table that `write_table` wrote and a person edited; spreadsheets may put ; for ,."""
     text = read_text(path)
     for delimiter in (",", ";", "\t"):
-        try:
-            lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
-        except csv.Error as error:
-            raise InputError(f"{path}: {error}: correct it, or choose another name") from None
-        if lines and [cell.strip() for cell in lines[0]] in (HEADER, LABELS_HEADER):
-            wrong = [at for at, line in enumerate(lines, 1) if line and len(line) != len(HEADER)]
-            if wrong:
-                raise InputError(f"{path} line {wrong[0]}: {len(HEADER)} fields belong there: correct it")
-            rows = [Entry(*(cell_text(cell.strip()) for cell in line)) for line in lines[1:] if any(line)]
-            named = [row._replace(image=as_name(row.image)) for row in rows]
-            said = {row.image: row.label for row in named if row.label}
-            named = [row for row in named if row.label or row.image not in said]
-            if odd := next((row for row in named if row.label and row.label != said[row.image]), None):
-                both = f"{odd.label!r} and {said[odd.image]!r}"
-                raise InputError(f"{path}: {as_text(odd.image)} is listed twice, with {both}: keep one line")
-            return named
-    raise InputError(f"{path}: not a table of images to label ({','.join(HEADER)}): choose another name")
+        lines = csv_rows(path, text, delimiter)
+        with contextlib.suppress(InputError):  # quoted as another delimiter has it
+            if [cell.strip() for cell in next(lines, ("", []))[1]] in (HEADER, LABELS_HEADER):
+                break
+    else:
+        raise InputError(f"{path}: not a table of images to label ({','.join(HEADER)}): choose another name")
+    rows = []
+    for where, cells in lines:
+        if len(cells) != len(HEADER):
+            raise InputError(f"{where}: {len(HEADER)} fields belong there: correct it")
+        row = Entry(*(cell_text(cell.strip()) for cell in cells))
+        rows.append(row._replace(image=as_name(row.image)))
+    labels = {row.image: row.label for row in rows if row.label}
+    for row in rows:
+        if row.label and row.label != labels[row.image]:
+            both = f"{row.label!r} and {labels[row.image]!r}"
+            raise InputError(f"{path}: {as_text(row.image)} is listed twice, with {both}: keep one line")
+    return [row for row in rows if row.label or row.image not in labels]
 
 
 def write_table(path: Path, rows: Sequence[Entry], *, multi_label: bool = False) -> None:
