@@ -85,7 +85,7 @@ def test_the_paper_and_the_default_do_not_know_each_other(one, other):
 
 
 def test_research_is_opened_by_its_own_verbs_alone():
-    verbs = {"reproduce", "runs", "report", "methods", "prompts", "captions"}
+    verbs = {"reproduce", "runs", "methods", "prompts"}
     users = {
         path.relative_to(ROOT).as_posix()
         for path in ROOT.rglob("*.py")

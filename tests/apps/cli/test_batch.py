@@ -140,17 +140,21 @@ def test_bad_input_is_one_sentence(run, images, tmp_path):
         ((images / "list.csv", *ASK, *out), "no image column"),
         ((images, *ASK, "--features"), "--features: says how --out is written"),
         ((images, *ASK, "--executor", "ray"), "--executor: says how --out is written"),
-        ((images, *ASK, *out, "--executor", "dask"), "choose local or ray"),
-        ((images, *ASK, *out, "--ray-address", "x:1"), "only with --executor ray"),
-        ((images, *ASK, *out, "--executor", "ray", "--fast-resize"), "only with --executor local"),
-        ((images, *ASK, *out, "--precision", "int8"), "--precision int8: choose float32 or bfloat16"),
-        ((images, *ASK, *out, "--json"), "choose one"),
+        ((images, *ASK, *out, "--ray-address", "x:1"), "--ray-address: is for --executor ray"),
+        (
+            (images, *ASK, *out, "--executor", "ray", "--fast-resize"),
+            "--fast-resize: is for --executor local",
+        ),
+        ((images, *ASK, *out, "--json"), "--json: prints answers and --out writes them"),
         ((images, *ASK, *out, "--executor", "ray", "--ray-address", "localhost:1"), "no cluster lets us in"),
         (("s3://bucket/a.tar", *ASK, *out), "add --allow-urls"),
         ((images, *ASK, "--out", images), "ends in .csv"),
     ):
         code, printed, err = run("predict", *arguments)
         assert (code, printed) == (2, "") and says in err and len(err.strip().splitlines()) == 1, err
+    for choice, says in ((("--executor", "dask"), "'local', 'ray'"), (("--precision", "int8"), "'bfloat16'")):
+        code, _, err = run("predict", images, *ASK, *out, *choice)
+        assert code == 2 and says in err
     assert not (tmp_path / "a.csv").exists()
 
 

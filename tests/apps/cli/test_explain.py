@@ -62,8 +62,8 @@ def test_the_seed_and_the_temperature_reach_the_maps(run, model, tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--out", "heat.jpg"), "--out heat.jpg: is written as .png"),
-        (("--out", "h.png", "--arrays", "h.txt"), "is written as .npz"),
+        (("--out", "heat.jpg"), "--out heat.jpg: give the name of a file that ends in .png"),
+        (("--out", "h.png", "--arrays", "h.txt"), "h.txt: give the name of a file that ends in .npz"),
         (("--out", "h.png", "--reading", "heat"), "prompt-to-patch"),
         (("--out", "h.png", "--temperature", "-1"), "temperature"),
         (("--out", "h.png", "--class", "  "), "class name"),

@@ -132,8 +132,14 @@ def test_bad_input_is_one_line_and_code_2(run, lite, tmp_path):
     for arguments, says in (
         ([str(tmp_path), "--out", str(out)], "no model here"),
         ([str(model), "--out", str(tmp_path)], "is a folder"),
-        ([str(model), "--out", str(tmp_path / "new" / "")], "give a file name such as model.onnx"),
-        ([str(model), "--out", str(tmp_path / "x.txt")], "give a file name such as model.onnx"),
+        (
+            [str(model), "--out", str(tmp_path / "new" / "")],
+            "give the name of a file that ends in .onnx or .safetensors",
+        ),
+        (
+            [str(model), "--out", str(tmp_path / "x.txt")],
+            "give the name of a file that ends in .onnx or .safetensors",
+        ),
         ([str(model), "--out", str(out), "--classes", "Mammal"], "the same"),
         ([str(prompts_of_each_image), "--out", str(out)], "cocoop"),
     ):

@@ -51,7 +51,7 @@ def test_label_studio_is_told_its_configuration(run, answers, photos, tmp_path):
 def test_what_does_not_go_together(run, answers, photos, tmp_path):
     labels = ("--labels", "coco")
     for arguments, why in [
-        ((answers, *labels, "--out", tmp_path / "a.csv"), "give a name that ends in .json"),
+        ((answers, *labels, "--out", tmp_path / "a.csv"), "give the name of a file that ends in .json"),
         ((answers, *labels, "--out", tmp_path / "a.json"), "give the folder of all images as --root"),
         ((answers, *labels, "--out", tmp_path / "a.json", "--classes", "dog"), "--classes: --labels writes"),
         ((photos, "--out", tmp_path / "a.onnx", "--root", tmp_path), "--root: it is for --labels"),

@@ -18,7 +18,7 @@ def test_json_says_no_nan(capsys):
 def test_a_table_has_its_cells_as_they_are_and_whole(capsys, monkeypatch):
     rows = [("[red]a[/]:smile:", 1), ("b" * 90, 10)]
     monkeypatch.delenv("COLUMNS", raising=False)
-    print_table(("image", "n"), rows, right=("n",), pad_edge=False)
+    print_table(("image", "n"), rows, right=("n",))
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["[red]a[/]:smile:", "1"] and lines[2] == f"{'b' * 90}  10"
     monkeypatch.setenv("COLUMNS", "40")
@@ -33,7 +33,7 @@ def test_names_of_files_stand_whole_on_a_narrow_terminal(capsys, monkeypatch):
     rows = [
         (f"{folders}a-rather-long-name-of-a-file-{n}.jpg", "a class of many words", "0.5") for n in (1, 2)
     ]
-    print_table(("image", "answer", "n"), rows, right=("n",), paths=("image",), pad_edge=False)
+    print_table(("image", "answer", "n"), rows, right=("n",), paths=("image",))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3 and max(map(len, lines)) <= 80
     assert [line.split("  ")[0].split("/")[-1] for line in lines[1:]] == [

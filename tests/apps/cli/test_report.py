@@ -5,7 +5,7 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner
 
-from pbprompt.apps.cli.report import report
+from pbprompt.apps.cli.runs import report
 from pbprompt.errors import InputError
 from pbprompt.research.protocol import prepare_run, run_task
 from pbprompt.research.runs import RunConfig, RunStore

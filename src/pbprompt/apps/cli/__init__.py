@@ -13,7 +13,6 @@ from typer.core import TyperGroup
 from pbprompt.apps.cli import (
     backbones,
     cache,
-    captions,
     datasets,
     doctor,
     evaluate,
@@ -27,7 +26,6 @@ from pbprompt.apps.cli import (
     next_images,
     predict,
     prompts,
-    report,
     reproduce,
     runs,
     serve,
@@ -140,7 +138,7 @@ research = typer.Typer(
 )
 app.add_typer(research, name=RESEARCH)
 for place, former in ((research, False), (app, True)):
-    for verb in (methods.methods, reproduce.reproduce, report.report, captions.captions, prompts.prompts):
+    for verb in (methods.methods, reproduce.reproduce, runs.report, prompts.captions, prompts.prompts):
         place.command(hidden=former)(verb)
     for group in (datasets, runs):
         place.add_typer(group.app, name=group.__name__.rpartition(".")[2], hidden=former)

@@ -1,8 +1,8 @@
 """`pbprompt backbones`: which models can be loaded, and whether one of them is sound."""
 
-from typing import Annotated
-
 import typer
+
+from pbprompt.apps.cli.options import ACTIVATION, DEVICE
 
 app = typer.Typer(help="Image and image-text models: list, check.", invoke_without_command=True)
 
@@ -15,26 +15,22 @@ def list_families(context: typer.Context) -> None:
     from pbprompt.errors import install_command
     from pbprompt.vision.towers.loading.hub import families, in_cache
 
-    for family in families():
-        about = (
-            f"{family.name}: {family.parameters} parameters, {family.pixels} pixels, licence {family.licence}"
-        )
-        typer.secho(about, bold=True)
-        for name in family.ids:
+    for one in families():
+        about = f"{one.parameters} parameters, {one.pixels} pixels, licence {one.licence}"
+        typer.secho(f"{one.name}: {about}", bold=True)
+        for name in one.ids:
             print(f"  {name}{'  (here)' if in_cache(name) else ''}")
-    for family in families():
-        if family.missing:
-            print(f"{family.name} needs an extra: {install_command(family.missing)}")
+    for one in families():
+        if one.missing:
+            print(f"{one.name} needs an extra: {install_command(one.missing)}")
     print("Others of a family work by their hub id too. Licences are a reminder: read a model's own page.")
 
 
 @app.command()
 def check(
-    backbone: Annotated[str, typer.Argument(help="Name, file, folder or hub id.")],
-    activation: Annotated[
-        str | None, typer.Option(help="quick_gelu or gelu, for weights that do not tell.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
+    backbone: str = typer.Argument(..., help="Name, file, folder or hub id."),
+    activation: str | None = ACTIVATION,
+    device: str = DEVICE,
 ) -> None:
     """Load a model, encode the sample images, and print its shapes, logit scale and zero-shot accuracy.
 
@@ -76,5 +72,5 @@ def check(
         "fingerprint": towers.fingerprint,
         f"{how} on sample": f"{accuracy:.1%} of {len(features)} images, {len(classes)} classes",
     }
-    for what, said in rows.items():
-        print(f"{what:<22} {said}")
+    for what, found in rows.items():
+        print(f"{what:<22} {found}")

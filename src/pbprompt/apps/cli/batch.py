@@ -7,12 +7,11 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 import typer
 
-from pbprompt.apps.batch.job import CACHED_UNITS, BatchJob, Executor, answers, here, run
+from pbprompt.apps.batch import CACHED_UNITS, BatchJob, Executor, answers, here, run
 from pbprompt.apps.batch.on_ray import on_ray, sent
 from pbprompt.apps.batch.output import Output
 from pbprompt.apps.batch.pool import read_pool
@@ -21,16 +20,16 @@ from pbprompt.apps.cli.calibration_words import (
     difference_words,
     full_set_words,
     mix_words,
-    perhaps_words,
     promise_words,
     shortened,
 )
-from pbprompt.apps.cli.output import next_step, print_json, print_table, quote, refuse, tell
-from pbprompt.apps.cli.predict import REJECT_AT, PredictOptions
-from pbprompt.apps.cli.unlabelled import seen_together
+from pbprompt.apps.cli.options import refuse
+from pbprompt.apps.cli.output import next_step, print_json, print_table, quote, tell
+from pbprompt.apps.cli.predict import REJECT_AT, SHARES, PredictOptions
 from pbprompt.errors import InputError, needing
 from pbprompt.learners.fitted import Familiar
 from pbprompt.learners.predictive import Prediction
+from pbprompt.model.card import absorbed_by
 from pbprompt.model.decisions import BALANCED, ESTIMATE, NO_RULE, TRAINED, Rule, read_costs, read_mix
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE
@@ -41,7 +40,6 @@ from pbprompt.vision.towers.backbone import Backbone, Encoded
 from pbprompt.vision.towers.loading.load import load_backbone
 from pbprompt.vision.towers.rounding import round_image_tower
 
-EXECUTORS = ("local", "ray")
 STDIN = "-"
 
 
@@ -50,33 +48,26 @@ def answer(options: PredictOptions) -> None:
     output = output_of(options)
     stream = Stream(sources(options.images), allow_urls=options.allow_urls)
     stream.few(CACHED_UNITS)  # what is wrong with the first is told before a model is loaded
-    folder = options.model
-    tuned, rule = _zero_shot(options) if folder is None else _tuned(options, folder, stream)
+    tuned, rule = _zero_shot(options) if options.model is None else _tuned(options, options.model, stream)
     job = BatchJob.of(tuned, stream, rule, features=options.features)
-    if output is not None:
-        written(job, output, executor_of(options, tuned, rule))
-        if folder and tuned.calibration and tuned.class_mix is None and not options.together:
-            command = f"pbprompt monitor {quote(options.out)} --model {quote(folder)}"
-            next_step(command, "whether they are like those at fit")
-    else:
+    if output is None:
         print_answers(job, options)
+        return
+    write_answers(job, output, executor_of(options, tuned, rule))
+    if options.model and tuned.calibration and tuned.class_mix is None and not options.together:
+        command = f"pbprompt monitor {quote(options.out)} --model {quote(options.model)}"
+        next_step(command, "whether they are like those at fit")
 
 
 def _zero_shot(options: PredictOptions) -> tuple[TunedModel, Rule]:
-    if any(share is not None for share in options.shares().values()):
-        *most, last = options.shares()
-        raise InputError(f"{', '.join(most)} and {last} rest on labelled images: give --model DIR")
-    if options.together:
-        raise InputError("--together: give --model DIR; names alone learn with `pbprompt fit --unlabelled`")
-    refuse({"--costs": options.costs}, "names alone weigh nothing up: give --model DIR")
-    if options.class_mix != TRAINED:
-        raise InputError("--class-mix: names alone know of no training images: give --model DIR")
+    refuse(options, SHARES, "rests on labelled images", "give --model DIR")
+    refuse(options, "together", "names alone learn by `pbprompt fit --unlabelled`", "give --model DIR")
+    refuse(options, "costs class_mix", "names alone know of no training images", "give --model DIR")
     if not options.names:
         raise InputError("no class names: give --classes cat,dog,car, --classes-file FILE or --model DIR")
     tower = load_backbone(options.backbone or "lite", activation=options.activation, device=options.device)
     _approximated(options, tower)
-    sentence = options.template or DEFAULT_TEMPLATE
-    names = distinct(options.names)
+    names, sentence = distinct(options.names), options.template or DEFAULT_TEMPLATE
     return TunedModel.zero_shot(tower, names, sentence, independent=options.independent), NO_RULE
 
 
@@ -90,54 +81,65 @@ def _approximated(options: PredictOptions, *towers: Backbone) -> None:
 
 def _tuned(options: PredictOptions, folder: Path, stream: Stream) -> tuple[TunedModel, Rule]:
     """The saved model with the names asked for, and its rule; what that can promise is told."""
-    if options.independent:
-        raise InputError(
-            "--independent: a fitted model tells its classes from each other, so that no class has a "
-            "probability of its own: leave out --model, or leave out --independent"
-        )
+    alone = "a fitted model tells its classes from each other, so that none has a probability of its own"
+    refuse(options, "independent", alone, "leave out --model")
     samples, seed = options.samples, options.seed
     model = TunedModel.load(folder, options.backbone, options.device, samples=samples, seed=seed)
     _approximated(options, model.backbone, model.method.given)
     if model.multi_label:
-        refuse(options.of_one_label(), f"{folder} is multi-label: each label has a threshold of its own")
+        why = f"{folder} is multi-label: each label has a threshold of its own"
+        refuse(options, f"{SHARES} classes classes_file template class_mix costs per_class together", why)
         return model, NO_RULE
     if options.none_at is not None:
         if not isinstance(model.method, Familiar):
             raise InputError(f"--none-at: {model.method.name} cannot tell: fit with --method conjugate")
         none = torch.empty(0, model.backbone.embed_dim, device=model.backbone.device)
         if model.method.familiarity(Encoded(none, none.unsqueeze(1))) is None:
-            raise InputError(
-                f"--none-at: {folder} was fitted on too few photographs to tell: it needs at least "
-                "19 that are not their class's only one"
-            )
-    if options.per_class and options.coverage is None:
-        raise InputError("--per-class says how --coverage is meant: give both")
+            few = f"{folder} was fitted on too few photographs to tell"
+            raise InputError(f"--none-at: {few}: it needs at least 19 that are not their class's only one")
     other_template = options.template not in (None, model.info.template)
     if options.names or other_template:
         names = distinct([*model.classes, *options.names])
         model = model.for_classes(names, options.template).with_left_out()
     if options.together:
-        refuse({"--executor": None if options.executor == "local" else options.executor}, "--together")
         model = seen_together(model, stream)
     model = for_class_mix(model, options.class_mix, stream)
     if options.costs:
-        refuse({"--back-off": options.back_off}, "--costs chooses the answers: leave one of the two out")
         model = model.for_costs(read_costs(options.costs, model.classes))
-    notes = promise_words(folder, model.calibration, options.reject_at, options.coverage)
-    notes += [words] if (words := perhaps_words(model.info.data)) else []
-    notes += difference_words(model, bool(options.names), other_template)
-    reject_at = options.reject_at
+    for note in promise_words(folder, model.calibration, options.reject_at, options.coverage):
+        tell(note)
+    for note in difference_words(model, bool(options.names), other_template):
+        tell(note)
+    reject_at, back_off = options.reject_at, options.back_off
     if model.calibration and reject_at is None and math.isfinite(model.calibration.promised(REJECT_AT)[1]):
         reject_at = REJECT_AT
-    per_class, back_off = options.per_class, options.back_off
-    rule = model.rule(reject_at, options.coverage, options.none_at, per_class=per_class, back_off=back_off)
+    rule = model.rule(
+        reject_at, options.coverage, options.none_at, per_class=options.per_class, back_off=back_off
+    )
     if model.calibration and back_off is not None:
-        notes.append(back_off_words(model.calibration, back_off))
+        tell(back_off_words(model.calibration, back_off))
     if isinstance(rule.quantile, tuple):
-        notes += full_set_words(model, rule.quantile)
-    for note in notes:
-        tell(note)
+        for note in full_set_words(model, rule.quantile):
+            tell(note)
     return model, rule
+
+
+def seen_together(model: TunedModel, stream: Stream) -> TunedModel:
+    """The model having seen all images of a stream, with a word on what that changes."""
+    pool = read_pool(model.backbone, stream)
+    after = model.together(pool.images)
+    labels = [[said.label for said in each.predict(pool.encoded)] for each in (model, after)]
+    changed = sum(one != other for one, other in zip(*labels, strict=True))
+    found = absorbed_by(after.method)
+    if found is None or not found.weight:
+        tell(f"together: {len(pool.names):,} images would not help each other, so that nothing changes")
+        return model
+    strange = len(pool.names) - int(found.familiar.sum())
+    tell(
+        f"together: {len(pool.names):,} images inform each other; {changed:,} labels change; {strange:,} "
+        "look like none of the classes, and take no part"
+    )
+    return after
 
 
 def for_class_mix(model: TunedModel, how: str, stream: Stream | None = None) -> TunedModel:
@@ -157,7 +159,7 @@ def for_class_mix(model: TunedModel, how: str, stream: Stream | None = None) -> 
 
 def print_answers(job: BatchJob, options: PredictOptions) -> None:
     """Each as a line of JSON, or all in a table; exit code 1: some images could not be read."""
-    rows: list[tuple[str, Any]] = []
+    rows: list[tuple[str, Prediction]] = []
     images = failures = 0
     for answer in answers(job, progress=not options.as_json):
         images += 1
@@ -179,31 +181,27 @@ def print_answers(job: BatchJob, options: PredictOptions) -> None:
 def _print_table(rows: list[tuple[str, Prediction]], top_k: int, tuned: bool) -> None:
     first = rows[0][1]
     shown = min(top_k, len(first.scores))
-    labelled = first.labels is not None
-    tuned = tuned and not labelled
-    columns = ["image", "labels"] if labelled else ["image"]
-    columns += [f"{place}." for place in range(1, shown + 1)]
-    columns += ["doubt", ""] if tuned else []
-    columns += ["answer"] if first.answer is not None else []
-    columns += ["set"] if first.prediction_set is not None else []
-    lines = []
-    for name, answer in rows:
-        cells = [name, ", ".join(answer.labels or ()) or "–"] if labelled else [name]
-        cells += [f"{label} {score:.1%}" for label, score in answer.likeliest(shown)]
-        if tuned:
-            marks = ["unsure"] * bool(answer.unsure) + ["none of these"] * bool(answer.unknown)
-            marks += ["nothing to see"] * bool(answer.nothing)
-            cells += [f"{math.exp(answer.entropy):.1f}", ", ".join(marks)]
-        if answer.answer is not None:
-            node, score = answer.answer
-            cells.append(f"{node} {score:.1%}" if node else "unsure")
-        if answer.prediction_set is not None:
-            cells.append(shortened(answer.prediction_set))
-        lines.append(cells)
-    print_table(columns, lines, paths=("image",))
+    lines: list[dict[str, str]] = []
+    for name, one in rows:
+        line = {"image": name}
+        if one.labels is not None:
+            line["labels"] = ", ".join(one.labels) or "–"
+        likeliest = enumerate(one.likeliest(shown), 1)
+        line |= {f"{place}.": f"{label} {score:.1%}" for place, (label, score) in likeliest}
+        if tuned and one.labels is None:
+            marks = {"unsure": one.unsure, "none of these": one.unknown, "nothing to see": one.nothing}
+            line["doubt"] = f"{math.exp(one.entropy):.1f}"
+            line[""] = ", ".join(mark for mark, holds in marks.items() if holds)
+        if one.answer is not None:
+            node, score = one.answer
+            line["answer"] = f"{node} {score:.1%}" if node else "unsure"
+        if one.prediction_set is not None:
+            line["set"] = shortened(one.prediction_set)
+        lines.append(line)
+    print_table(list(lines[0]), [list(line.values()) for line in lines], paths=("image",))
 
 
-def written(job: BatchJob, output: Output, executor: Executor) -> None:
+def write_answers(job: BatchJob, output: Output, executor: Executor) -> None:
     """Write the answers, or what an earlier process left of them, and say so; exit code 1: some failed."""
     with output.opened(job.identity(output.suffix)):
         before = output.rows + output.failures
@@ -230,21 +228,19 @@ def written(job: BatchJob, output: Output, executor: Executor) -> None:
 
 
 def output_of(options: PredictOptions) -> Output | None:
-    """Where to write, if anywhere; options that contradict it are refused."""
-    spread = options.executor != "local"
-    if options.executor not in EXECUTORS:
-        raise InputError(f"--executor {options.executor}: choose {' or '.join(EXECUTORS)}")
-    if options.ray_address and not spread:
-        raise InputError("--ray-address: only with --executor ray")
-    if spread and (options.fast_resize or options.precision != "float32"):
-        raise InputError("--fast-resize and --precision: only with --executor local: leave them out")
+    """Where to write, if anywhere; options that contradict each other are refused."""
+    if options.executor == "local":
+        refuse(options, "ray_address", "is for --executor ray")
+    else:
+        refuse(options, "fast_resize precision together", "is for --executor local")
+    if options.coverage is None:
+        refuse(options, "per_class", "says how --coverage is meant", "give both")
+    if options.costs:
+        refuse(options, "back_off", "--costs chooses the answers")
     if options.out is None:
-        for option, given in (("--features", options.features), ("--executor", spread)):
-            if given:
-                raise InputError(f"{option}: says how --out is written: give both")
+        refuse(options, "features executor", "says how --out is written", "give both")
         return None
-    if options.as_json:
-        raise InputError("--json prints answers and --out writes them: choose one")
+    refuse(options, "as_json", "prints answers and --out writes them")
     try:
         return Output(options.out)
     except InputError as error:
@@ -275,7 +271,6 @@ def _read_stdin() -> bytes | InputError:
     if not content:
         return InputError(f"{STDIN}: nothing came from standard input: pipe an image in")
     if len(content) > MOST_BYTES:
-        return InputError(
-            f"{STDIN}: more than {MOST_BYTES >> 20} MiB came from standard input: give one image"
-        )
+        most = f"more than {MOST_BYTES >> 20} MiB"
+        return InputError(f"{STDIN}: {most} came from standard input: give one image")
     return content

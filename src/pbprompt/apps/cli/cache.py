@@ -1,7 +1,6 @@
 """`pbprompt cache`: what the stored image features take, and making room."""
 
 from datetime import datetime
-from typing import Annotated
 
 import typer
 from rich.filesize import pick_unit_and_suffix
@@ -26,27 +25,22 @@ def show(context: typer.Context) -> None:
         print("empty")
         return
     columns = ("backbone", "precision", "transform", "entries", "size", "last use")
-    rows = [
-        (
-            use.about.get("backbone", "unknown"),
-            use.about.get("precision", ""),
-            use.about.get("transform", "").partition("(")[0],
-            f"{use.entries:,}",
-            _size(use.bytes),
-            f"{datetime.fromtimestamp(use.last_use):%Y-%m-%d %H:%M}",
-        )
-        for use in stored
-    ]
+    rows = []
+    for use in stored:
+        about = {"backbone": "unknown", "precision": "", "transform": ""} | use.about
+        transform, used = about["transform"].partition("(")[0], datetime.fromtimestamp(use.last_use)
+        counts = f"{use.entries:,}", _size(use.bytes)
+        rows.append((about["backbone"], about["precision"], transform, *counts, f"{used:%Y-%m-%d %H:%M}"))
     print_table(columns, rows, right=("entries", "size"))
     print(f"{_size(sum(use.bytes for use in stored))} in all")
 
 
 @app.command()
 def prune(
-    max_gib: Annotated[
-        float | None, typer.Option(help="Keep at most this many GiB, the most recently used (default: 20).")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Remove all of it.")] = False,
+    max_gib: float | None = typer.Option(
+        None, help="Keep at most this many GiB, the most recently used (default: 20)."
+    ),
+    everything: bool = typer.Option(False, "--all", help="Remove all of it."),
 ) -> None:
     """Remove files that killed runs left, and the least recently used features beyond a size."""
     from pbprompt.vision.features.cache import feature_folder
@@ -55,7 +49,7 @@ def prune(
 
     if everything and max_gib is not None:
         raise InputError("--all and --max-gib both given: choose one")
-    if max_gib is not None and not max_gib >= 0:
+    if max_gib is not None and not max_gib >= 0:  # nor NaN
         raise InputError(f"--max-gib {max_gib}: give a size of 0 or more")
     folder = feature_folder()
     limit = DEFAULT_LIMIT_GIB if max_gib is None else max_gib

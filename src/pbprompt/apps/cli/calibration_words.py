@@ -1,7 +1,7 @@
 """What a model's calibration promises, in words: after `fit`, and before the answers of `predict`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pbprompt.apps.cli.predict import REJECT_AT
@@ -24,83 +24,56 @@ LITTLE = 0.05  # of what tells the classes apart
 
 def temperature_words(model: TunedModel) -> str:
     """What `--calibrate` came to."""
-    temperature = model.info.temperature
+    method, temperature = model.info.method, model.info.temperature
     if temperature != 1:
         doubt = "less" if temperature > 1 else "more"
         by = f", by {model.calibration.rests_on}" if model.calibration else ""
-        own = f"{model.info.method}'s own"
-        return f"temperature {temperature:.3f}{by}: probabilities are {doubt} sure than {own}"
-    return (
-        f"no validation images to fit a temperature to: {model.info.method}'s probabilities are calibrated "
-        "already, by its training images, each left out in turn"
-        if isinstance(model.method, LeavesOut)
-        else "no validation images to fit a temperature to: the probabilities stay as they are"
-    )
+        return f"temperature {temperature:.3f}{by}: probabilities are {doubt} sure than {method}'s own"
+    so = "the probabilities stay as they are"
+    if isinstance(model.method, LeavesOut):
+        so = f"{method}'s probabilities are calibrated already, by its training images, each left out in turn"
+    return f"no validation images to fit a temperature to: {so}"
 
 
-def name_words(method: Method) -> str:
+def name_words(method: Method) -> Iterator[str]:
     """How well a class known by its name alone would be found, where leaving classes out can tell."""
     if not isinstance(method, ReadsNames):
-        return ""
-    found, told = method.found_by_name(), method.told_by_names()
-    lines = []
-    if told is not None and told < LITTLE:
-        lines.append(
+        return
+    found, share = method.found_by_name(), method.told_by_names()
+    if share is not None and share < LITTLE:
+        yield (
             "the class names say little to this backbone: describe them in sentences (--descriptions), "
             "or leave them: the photographs tell them apart"
         )
     if found is not None:
         advice = ": give new classes photographs" if found < 0.5 else ""
-        lines.append(
-            f"of a new class without photographs, its name would find {found:.0%} of the images{advice}"
-        )
-    return "\n".join(lines)
+        yield f"of a new class without photographs, its name would find {found:.0%} of the images{advice}"
 
 
 def series_words(facts: Provenance) -> str:
-    """How many photographs count as one with others, and how many might."""
-    return "; ".join(filter(None, (_series_found(facts), perhaps_words(facts))))
-
-
-def perhaps_words(facts: Provenance) -> str:
-    """A warning where promises may rest on photographs that are of one series, and are counted as several."""
-    if not facts.perhaps_in_series:
+    """How many photographs count as one with others."""
+    if facts.in_series:
+        words = "have a twin in their class" if facts.group in ("", ALIKE) else "are of a series with others"
+        more = "" if facts.group else "; --group says which are one, where more are"
+        several = f"{facts.in_series:,} of {facts.images:,} training photographs {words}"
+        return f"{several}: all are judged by series, of which there are {facts.series:,}{more}"
+    if facts.group or facts.images <= MOST:
         return ""
     return (
-        f"warning: {facts.perhaps_in_series:,} of {facts.images:,} training photographs look much like "
-        "another of their class: if they are of one thing, place or moment, what is promised holds for such "
-        "photographs alone, so name the series or say --group near-duplicates; if not, --group none"
+        f"twins were not looked for among more than {MOST:,} photographs: if some are of one series, say "
+        "which by --group"
     )
-
-
-def _series_found(facts: Provenance) -> str:
-    if not facts.in_series:
-        if facts.group or facts.images <= MOST:
-            return ""
-        return (
-            f"twins were not looked for among more than {MOST:,} photographs: if some are of one series, say "
-            "which by --group"
-        )
-    found = facts.group in ("", ALIKE)
-    words = "have a twin in their class" if found else "are of a series with others"
-    more = "; --group says which are one, where more are" if not facts.group else ""
-    several = f"{facts.in_series:,} of {facts.images:,} training photographs {words}"
-    return f"{several}: all are judged by series, of which there are {facts.series:,}{more}"
 
 
 def calibration_words(model: TunedModel) -> str:
     """What `predict` can answer with this model, and how to get what it cannot."""
     calibration = model.calibration
     if calibration is None:
-        way = (
-            "give it two photographs of each class or more"
-            if isinstance(model.method, LeavesOut)
-            else "fit `conjugate`, which needs no such images, or add a val/ folder beside train/ and test/"
-        )
-        return (
-            "no image was left to judge it by: `predict` can mark none as unsure and give no sets for "
-            f"--coverage: {way}"
-        )
+        way = "fit `conjugate`, which needs no such images, or add a val/ folder beside train/ and test/"
+        if isinstance(model.method, LeavesOut):
+            way = "give it two photographs of each class or more"
+        cannot = "`predict` can mark none as unsure and give no sets for --coverage"
+        return f"no image was left to judge it by: {cannot}: {way}"
     missing = calibration.classes - calibration.classes_seen
     note = f"; classes without one: {missing} (do not rely on marks and sets for them)" if missing else ""
     rests = f"`predict --reject-at` and `--coverage` rest on {calibration.rests_on}{note}"
@@ -121,71 +94,65 @@ def little_words(calibration: Calibration, accuracy: float) -> str:
 
 def promise_words(
     model: Path, calibration: Calibration | None, reject_at: float | None, coverage: float | None
-) -> list[str]:
+) -> Iterator[str]:
     """What the user should know of what the options ask of the model's validation images."""
     if calibration is None:
         remedy = "fit it again, on two photographs of each class or more, or on data with a val/ folder"
         if reject_at is not None or coverage is not None:
-            raise InputError(
-                f"{model}: no {CALIBRATION} in it, which --reject-at and --coverage rest on: {remedy}"
-            )
-        return [f"{model}: no {CALIBRATION} in it, so no image is marked unsure: {remedy}"]
+            rest = "which --reject-at and --coverage rest on"
+            raise InputError(f"{model}: no {CALIBRATION} in it, {rest}: {remedy}")
+        yield f"{model}: no {CALIBRATION} in it, so no image is marked unsure: {remedy}"
+        return
     accuracy = REJECT_AT if reject_at is None else reject_at
     images = len(calibration.single)
-    notes = []
     promised, threshold = calibration.promised(accuracy)
     if promised < accuracy:
+        why = f"it takes {int(fewest_right(accuracy, CERTAINTY))} images, and there are {images}"
         if math.isfinite(first := calibration.start(accuracy)):  # enough, but with sure mistakes
             surest = calibration.surest(int(first))
             wrong = round(surest.images - surest.right)
             why = f"of the {surest.images:.0f} it is surest of, {wrong} {'is' if wrong == 1 else 'are'} wrong"
-        else:
-            why = f"it takes {int(fewest_right(accuracy, CERTAINTY))} images, and there are {images}"
-        if math.isfinite(threshold):
-            so = f"{promised:.0%} is promised instead"
-        else:
-            so = "no image is marked unsure" if reject_at is None else "every image is marked unsure"
+        so = f"{promised:.0%} is promised instead"
+        if math.isinf(threshold):
+            so = f"{'no' if reject_at is None else 'every'} image is marked unsure"
         times = calibration.times_as_many(accuracy)
         more = f"{times} times as many like these would do" if times else "better features would help"
-        notes.append(
+        yield (
             f"warning: --reject-at {accuracy:g} cannot be promised with {CERTAINTY:.0%} certainty by "
             f"{calibration.rests_on} ({why}): {so}; {more}"
         )
     if math.isfinite(threshold):
         accepted = calibration.accepted(threshold)
         if words := little_words(calibration, promised):
-            notes.append(f"note: {words}")
-        notes.append(
+            yield f"note: {words}"
+        yield (
             f"unsure: top probability below {threshold:.3f}; the others are right {promised:.0%} of the "
             f"time, with {CERTAINTY:.0%} certainty, by {calibration.rests_on} ({accepted.images:.0f} above, "
             f"{accepted.right / accepted.images:.1%} right)"
         )
-    if coverage is not None and calibration.mix:
-        notes.append(f"sets: hold the true class of {coverage:.0%} of the images of every class")
-    elif coverage is not None:
-        quantiles = calibration.quantile(coverage).quantiles
-        notes.append(
-            f"warning: --coverage {coverage:g} takes {fewest_images(coverage):,} images and there are "
-            f"{images}, so every set holds all classes"
-            if math.isinf(quantiles[0])
-            else f"sets: hold the true class of {coverage:.0%} of all images"
-            + (f", and of each of {len(quantiles)} kinds from hard to easy" if len(quantiles) > 1 else "")
-        )
-    return notes
+    if coverage is None:
+        return
+    if calibration.mix:
+        yield f"sets: hold the true class of {coverage:.0%} of the images of every class"
+    elif math.isinf((quantiles := calibration.quantile(coverage).quantiles)[0]):
+        takes = f"{fewest_images(coverage):,} images and there are {images}, so every set holds all classes"
+        yield f"warning: --coverage {coverage:g} takes {takes}"
+    else:
+        kinds = f", and of each of {len(quantiles)} kinds from hard to easy" if len(quantiles) > 1 else ""
+        yield f"sets: hold the true class of {coverage:.0%} of all images{kinds}"
 
 
 def back_off_words(calibration: Calibration, accuracy: float) -> str:
     """What --back-off promises, and of how many such images."""
     levels = calibration.answered(calibration.back_off(accuracy))
-    of_class, of_group = levels[0], levels[1:]
     total, answered = len(calibration.single), sum(level.images for level in levels)
     if not answered:
         return f"warning: --back-off {accuracy:g} can be promised of no class or group, so all is unsure"
-    right = sum(level.right for level in levels) / answered
+    by_class, right = levels[0].images, sum(level.right for level in levels) / answered
     return (
         f"back-off: answers are right {accuracy:.0%} of the time, with {CERTAINTY:.0%} certainty, by "
-        f"{calibration.rests_on}: {of_class.images / total:.0%} are answered by a class, "
-        f"{sum(level.images for level in of_group) / total:.0%} by a group ({right:.1%} right)"
+        f"{calibration.rests_on}: {by_class / total:.0%} are answered by a class, "
+        f"{(answered - by_class) / total:.0%} by a group ({right:.1%} right)"
     )
 
 
@@ -193,50 +160,47 @@ def mix_words(mix: Mapping[str, float], model: TunedModel) -> str:
     """The classes of which an estimate differs most from training, and by how much."""
     counts = model.class_counts()
     trained = dict(zip(model.classes, (counts / counts.sum()).tolist(), strict=True))
-    most = sorted(mix, key=lambda name: -abs(mix[name] - trained[name]))[:SHOWN_OF_A_SET]
-    told = ", ".join(f"{name} {mix[name]:.1%} (in training {trained[name]:.1%})" for name in most)
-    return told + (f" and {len(mix) - len(most)} more" if len(mix) > len(most) else "")
+    most = sorted(mix, key=lambda name: -abs(mix[name] - trained[name]))
+    return shortened([f"{name} {mix[name]:.1%} (in training {trained[name]:.1%})" for name in most])
 
 
-def full_set_words(model: TunedModel, quantiles: tuple[float, ...]) -> list[str]:
+def full_set_words(model: TunedModel, quantiles: tuple[float, ...]) -> Iterator[str]:
     """Which classes are in every set for want of images."""
     always = [name for name, q in zip(model.classes, quantiles, strict=True) if math.isinf(q)]
-    if not always:
-        return []
-    return [
-        f"warning: {len(always)} of {len(quantiles)} classes have too few validation images of their own "
-        f"and are in every set: {shortened(tuple(always))}"
-    ]
+    if always:
+        yield (
+            f"warning: {len(always)} of {len(quantiles)} classes have too few validation images of their own "
+            f"and are in every set: {shortened(always)}"
+        )
 
 
-def difference_words(model: TunedModel, added: bool, other_template: bool) -> list[str]:
+def difference_words(model: TunedModel, added: bool, other_template: bool) -> Iterator[str]:
     """In what the validation images were answered otherwise than these will be."""
-    calibration, notes = model.calibration, []
-    if calibration is None:
-        return []
+    if (calibration := model.calibration) is None:
+        return
     if added:
-        notes.append("warning: no validation image is of an added class: marks and sets cannot vouch for it")
+        yield "warning: no validation image is of an added class: marks and sets cannot vouch for it"
     samples = model.predictor.bank.shape[0]
     other_seed = samples > 1 and model.seed != calibration.seed
     if samples != calibration.samples or other_seed or (other_template and not calibration.left_out):
         made = f"--samples {calibration.samples}, --seed {calibration.seed} and the model's template"
-        notes.append(f"note: the thresholds were made with {made}; with others they are approximate")
-    return notes
+        yield f"note: the thresholds were made with {made}; with others they are approximate"
 
 
-def shortened(names: tuple[str, ...]) -> str:
+def shortened(names: Sequence[str]) -> str:
     """The first few names, and how many more there are."""
     more = len(names) - SHOWN_OF_A_SET
     return ", ".join(names[:SHOWN_OF_A_SET]) + (f" and {more} more" if more > 0 else "")
 
 
-def threshold_words(model: TunedModel) -> str:
+def threshold_words(model: TunedModel) -> Iterator[str]:
     """When a multi-label model gives a label."""
     assert model.head is not None
     alone = [name for name, n in zip(model.classes, model.head.positives.tolist(), strict=True) if not n]
-    known = f"known by name alone, since no training image has them: {', '.join(alone)}\n" if alone else ""
+    if alone:
+        yield f"known by name alone, since no training image has them: {', '.join(alone)}"
     least = card.threshold_words(list(model.thresholds.values()))
-    return (
-        f"{known}a label is given where its probability is at least {least}: that has the best F1 on the "
+    yield (
+        f"a label is given where its probability is at least {least}: that has the best F1 on the "
         f"{model.info.data.images:,} training images, each left out in turn"
     )

@@ -1,12 +1,12 @@
-"""`pbprompt datasets`: list, check, show and draw from datasets."""
+"""`pbprompt research datasets`: list, check, show and draw from datasets."""
 
-from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from pbprompt.apps.cli.output import print_table
+from pbprompt.errors import InputError
 from pbprompt.files import as_text
 
 if TYPE_CHECKING:
@@ -16,14 +16,13 @@ app = typer.Typer(
     help="Benchmarks and your own data: list, fetch, check, show, draw.", invoke_without_command=True
 )
 
-Root = Annotated[Path | None, typer.Option(help="Folder that holds the benchmark (default: $PBPROMPT_DATA).")]
-ClassesFile = Annotated[
-    Path | None,
-    typer.Option("--names", "--classes-file", help="JSON, CSV or 'label: name' lines: names to read."),
-]
-Seed = Annotated[int, typer.Option(help="Seed of the draw, and of the split where the data has none.")]
-Name = Annotated[str, typer.Argument(help="Benchmark name, as `pbprompt datasets` lists it.")]
-Data = Annotated[str, typer.Argument(help="Folder, table, split file, hf:owner/name or benchmark name.")]
+ROOT = typer.Option(None, help="Folder that holds the benchmark (default: $PBPROMPT_DATA).")
+NAMES = typer.Option(
+    None, "--names", "--classes-file", help="JSON, CSV or 'label: name' lines: names to read."
+)
+SEED = typer.Option(1, help="Seed of the draw, and of the split where the data has none.")
+NAME = typer.Argument(..., help="Benchmark name, as `pbprompt datasets` lists it.")
+DATA = typer.Argument(..., help="Folder, table, split file, hf:owner/name or benchmark name.")
 
 
 @app.callback()
@@ -34,22 +33,18 @@ def list_benchmarks(context: typer.Context) -> None:
     from pbprompt.vision.images.catalog import benchmarks
 
     numbers = ("classes", "train", "val", "test")
-    rows = [
-        (
-            entry.name,
-            *("–" if count is None else f"{count:,}" for count in (entry.classes, *entry.counts)),
-            entry.folder,
-        )
-        for entry in benchmarks().values()
-    ]
-    print_table(("name", *numbers, "folder"), rows, right=numbers, pad_edge=False)
+    rows = []
+    for one in benchmarks().values():
+        counts = ("–" if count is None else f"{count:,}" for count in (one.classes, *one.counts))
+        rows.append((one.name, *counts, one.folder))
+    print_table(("name", *numbers, "folder"), rows, right=numbers)
     print("Licences, and where to obtain them:")
-    for entry in benchmarks().values():
-        print(f"- {entry.title}: {entry.licence}; {entry.source}")
+    for one in benchmarks().values():
+        print(f"- {one.title}: {one.licence}; {one.source}")
 
 
 @app.command()
-def fetch(name: Name, root: Root = None) -> None:
+def fetch(name: str = NAME, root: Path | None = ROOT) -> None:
     """Bring a benchmark here from its makers, checked by size and checksum, and verify it as `check` does.
 
     Run again, it goes on where it ended. What cannot be fetched is told with where to obtain it.
@@ -74,15 +69,24 @@ def fetch(name: Name, root: Root = None) -> None:
         fetch_benchmark(benchmark, root or _usual_root(benchmark), watch)
     if benchmark.by_hand:
         print(f"by hand: {benchmark.by_hand}: {benchmark.source}")
-    _verify(benchmark, root)
+    check(name, root)
 
 
 @app.command()
-def check(name: Name, root: Root = None) -> None:
+def check(name: str = NAME, root: Path | None = ROOT) -> None:
     """Verify a benchmark's layout, counts and files; exit with 1 where something is missing."""
     from pbprompt.vision.images import catalog
+    from pbprompt.vision.images.catalog import check as check_benchmark
 
-    _verify(catalog.find(name), root)
+    benchmark = catalog.find(name)
+    report = check_benchmark(benchmark, root or _usual_root(benchmark))
+    if report.found:
+        print(f"{report.title} in {report.folder}")
+        print_table(("", "expected", "found"), report.found)
+    for problem in report.problems:
+        print(f"- {problem}")
+    print(f"not complete: {len(report.problems)} to fix" if report.problems else "complete")
+    raise typer.Exit(1 if report.problems else 0)
 
 
 def _usual_root(benchmark: "Benchmark") -> str | Path:
@@ -94,52 +98,38 @@ def _usual_root(benchmark: "Benchmark") -> str | Path:
     return catalog.SAMPLE if benchmark.name == "sample" else os.environ.get(ROOT_VARIABLE, ".")
 
 
-def _verify(benchmark: "Benchmark", root: Path | None) -> None:
-    from pbprompt.vision.images.catalog import check as check_benchmark
-
-    report = check_benchmark(benchmark, root or _usual_root(benchmark))
-    if report.found:
-        print(f"{report.title} in {report.folder}")
-        print_table(("", "expected", "found"), report.found)
-    for problem in report.problems:
-        print(f"- {problem}")
-    print(f"not complete: {len(report.problems)} to fix" if report.problems else "complete")
-    raise typer.Exit(1 if report.problems else 0)
-
-
 @app.command()
 def show(
-    data: Data,
-    root: Root = None,
-    classes_file: ClassesFile = None,
-    seed: Seed = 1,
-    decode: Annotated[bool, typer.Option(help="Also decode every image and name the bad ones.")] = False,
+    data: str = DATA,
+    root: Path | None = ROOT,
+    classes_file: Path | None = NAMES,
+    seed: int = SEED,
+    decode: bool = typer.Option(False, help="Also decode every image and name the bad ones."),
 ) -> None:
     """Say what a dataset holds: classes, splits, domains, what was skipped and why."""
+    from collections import Counter
+
+    from pbprompt.vision.images.items import SPLITS
     from pbprompt.vision.images.sources import open_dataset
 
     dataset = open_dataset(data, root, classes_file=classes_file, seed=seed)
     print(dataset.describe())
     print(f"content hash {dataset.content_hash}")
-    splits = [Counter(item.label for item in items) for items in (dataset.train, dataset.val, dataset.test)]
-    rows = [
-        (label, name, *(counts[label] for counts in splits)) for label, name in enumerate(dataset.classes)
-    ]
-    print_table(("label", "class", "train", "val", "test"), rows, right=("label", "train", "val", "test"))
+    splits = [Counter(item.label for item in dataset.split(name)) for name in SPLITS]
+    rows = [(at, name, *(counts[at] for counts in splits)) for at, name in enumerate(dataset.classes)]
+    print_table(("label", "class", *SPLITS), rows, right=("label", *SPLITS))
     for path, reason in dataset.skipped:
         print(f"skipped {as_text(path)}: {reason}")
     if decode:
         from rich.console import Console
         from rich.progress import track
 
-        from pbprompt.errors import InputError
         from pbprompt.vision.images.crops import Crop
         from pbprompt.vision.images.decoding import squares_of
 
         files = [dataset.file(item) for item in dataset.items]
-        results = track(
-            squares_of(files, Crop(1)), "decoding", total=len(files), console=Console(stderr=True)
-        )
+        decoded = squares_of(files, Crop(1))
+        results = track(decoded, "decoding", total=len(files), console=Console(stderr=True))
         bad = [one for one in results if isinstance(one, InputError)]
         for error in bad:
             print(error)
@@ -148,12 +138,12 @@ def show(
 
 @app.command()
 def draw(
-    data: Data,
-    shots: Annotated[int, typer.Option(help="Training images per class.")],
-    out: Annotated[Path, typer.Option(help="JSONL file to write the drawn items to.")],
-    seed: Seed = 1,
-    root: Root = None,
-    classes_file: ClassesFile = None,
+    data: str = DATA,
+    shots: int = typer.Option(..., help="Training images per class."),
+    out: Path = typer.Option(..., help="JSONL file to write the drawn items to."),
+    seed: int = SEED,
+    root: Path | None = ROOT,
+    classes_file: Path | None = NAMES,
 ) -> None:
     """Draw a few-shot training set as the field's protocol does, and write it to a file."""
     from pbprompt.vision.images.build_dataset import OF_A_DRAW

@@ -4,18 +4,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from pbprompt.apps.cli.options import BACKBONE, BY_MODEL, DEVICE, SAMPLES_SHOWN, SEED
+from pbprompt.apps.cli.options import BACKBONE, BY_MODEL, DEVICE, SAMPLES_SHOWN, SEED, check_suffix
 from pbprompt.apps.cli.output import tell
 from pbprompt.errors import InputError
 from pbprompt.files import as_text
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from pbprompt.model.tuned import TunedModel
 
 
@@ -27,8 +25,8 @@ def explain(
         "--class",
         help="A class to look for, also one new to the model; may be repeated. [the likeliest 3]",
     ),
-    reading: str = typer.Option(
-        "contribution", help="contribution, prompt-to-patch, patch-to-prompt or cases."
+    reading: Literal["contribution", "prompt-to-patch", "patch-to-prompt", "cases"] = typer.Option(
+        "contribution", help="What the picture shows; see above."
     ),
     temperature: float | None = typer.Option(
         None, help="T of the two plans: lower is more pointed. [as the model was trained]"
@@ -57,66 +55,52 @@ def explain(
     The values that colours stand for are written above each row. The maps cover the centre square of the
     image, which is what the model sees.
     """
+    from pbprompt.apps.explain.cases import cases, draw_cases
     from pbprompt.apps.explain.drawing import CLEAR, draw_heat_maps, save_picture
-    from pbprompt.apps.explain.heat_maps import READINGS, heat_maps
+    from pbprompt.apps.explain.heat_maps import heat_maps
     from pbprompt.model.predictor import SAMPLES
     from pbprompt.vision.images.images import open_image
 
-    if reading != "cases" and reading not in READINGS:
-        raise InputError(f"--reading {reading!r}: use {', '.join(READINGS)} or cases")
     if reading == "cases" and arrays is not None:
         raise InputError("--arrays: cases are no maps: leave it out, or use another reading")
-    for option, path, suffix in (("--out", out, ".png"), ("--arrays", arrays, ".npz")):
-        if path is not None and path.suffix.lower() != suffix:
-            raise InputError(f"{option} {path}: is written as {suffix}: give a name that ends so")
+    check_suffix("--out", out, ".png")
+    check_suffix("--arrays", arrays, ".npz")
     picture = open_image(image)
     tuned = model_with(model, names, backbone, device)
     if reading == "cases":
-        show_cases(tuned, picture, names, photographs, out)
-        return
-    assert reading in READINGS  # as was seen to above
-    predictor = replace(tuned, samples=max(samples, SAMPLES), seed=seed).predictor
-    maps = heat_maps(predictor, picture, names or None, samples, temperature=temperature)
-    save_picture(draw_heat_maps(maps, picture, reading), out)
-    if arrays is not None:
-        maps.save(arrays)
-    told = {name: texts for name, *texts in getattr(tuned.method.config, "descriptions", ())}
-    for row, (name, probability) in enumerate(zip(maps.classes, maps.probabilities, strict=True)):
-        parts = ", ".join(f"{source} {logits[row]:+.2f}" for source, logits in maps.sources.items())
-        print(
-            f"{as_text(name)} {probability:.1%}{f' (logits above the mean class: {parts})' if parts else ''}"
-        )
-        if name in told:
-            print(f"  described as: {as_text('; '.join(told[name]))}")
-    heat = maps.of(reading).mean(0)
-    even = [name for name, one in zip(maps.classes, heat, strict=True) if one.max() < CLEAR * one.mean()]
-    if even and reading != "contribution":  # a plan that prefers no place of the image
-        tell(
-            f"{reading} is near even for {', '.join(even)} (no place has {CLEAR} times the mean): see "
-            "--reading contribution, or a lower --temperature"
-        )
-    for written in (out, arrays):
-        if written is not None:
-            print(f"written: {written}", file=sys.stderr)
-
-
-def show_cases(
-    tuned: "TunedModel", picture: "Image", names: Sequence[str], photographs: Path | None, out: Path
-) -> None:
-    """Parts of the image that spoke for a class, drawn and told."""
-    from pbprompt.apps.explain.cases import cases, draw_cases
-    from pbprompt.apps.explain.drawing import save_picture
-
-    found = cases(tuned, picture, names, photographs)
-    save_picture(draw_cases(found, picture, tuned), out)
-    for one in found:
-        like = ", ".join(f"{part.logit:+.3f} {part.photograph.name}" for part in one.parts)
-        logit = f"logit by patches {one.logit:+.2f}: {like or 'no part'}"
-        print(f"{as_text(one.name)} {one.probability:.1%} ({logit})")
-    gone = sorted({part.photograph for one in found for part in one.parts if not part.photograph.is_file()})
-    if gone:
-        tell(f"{len(gone)} training photographs such as {gone[0]} are not there: give --photographs FOLDER")
-    print(f"written: {out}", file=sys.stderr)
+        found = cases(tuned, picture, names, photographs)
+        save_picture(draw_cases(found, picture, tuned), out)
+        for one in found:
+            like = ", ".join(f"{part.logit:+.3f} {part.photograph.name}" for part in one.parts)
+            logit = f"logit by patches {one.logit:+.2f}: {like or 'no part'}"
+            print(f"{as_text(one.name)} {one.probability:.1%} ({logit})")
+        shown = {part.photograph for one in found for part in one.parts}
+        if gone := sorted(file for file in shown if not file.is_file()):
+            tell(
+                f"{len(gone)} training photographs such as {gone[0]} are not there: give --photographs FOLDER"
+            )
+    else:
+        predictor = replace(tuned, samples=max(samples, SAMPLES), seed=seed).predictor
+        maps = heat_maps(predictor, picture, names or None, samples, temperature=temperature)
+        save_picture(draw_heat_maps(maps, picture, reading), out)
+        if arrays is not None:
+            maps.save(arrays)
+        sentences = {name: texts for name, *texts in getattr(tuned.method.config, "descriptions", ())}
+        for row, (name, probability) in enumerate(zip(maps.classes, maps.probabilities, strict=True)):
+            parts = ", ".join(f"{source} {logits[row]:+.2f}" for source, logits in maps.sources.items())
+            logits = f" (logits above the mean class: {parts})" if parts else ""
+            print(f"{as_text(name)} {probability:.1%}{logits}")
+            if name in sentences:
+                print(f"  described as: {as_text('; '.join(sentences[name]))}")
+        heat = maps.of(reading).mean(0)
+        even = [name for name, one in zip(maps.classes, heat, strict=True) if one.max() < CLEAR * one.mean()]
+        if even and reading != "contribution":  # a plan that prefers no place of the image
+            tell(
+                f"{reading} is near even for {', '.join(even)} (no place has {CLEAR} times the mean): see "
+                "--reading contribution, or a lower --temperature"
+            )
+    for written in filter(None, (out, arrays)):
+        print(f"written: {written}", file=sys.stderr)
 
 
 def model_with(model: Path, names: Sequence[str], backbone: Sequence[str], device: str) -> "TunedModel":

@@ -1,29 +1,13 @@
 """`pbprompt export`: a model as one ONNX file or its merged towers; its answers for a labelling tool."""
 
-from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 import typer
 
-from pbprompt.apps.cli.options import BACKBONE
-from pbprompt.apps.cli.output import next_step, quote, refuse
+from pbprompt.apps.cli.options import BACKBONE, check_suffix, refuse_first
+from pbprompt.apps.cli.output import next_step, quote
 from pbprompt.errors import InputError
-
-
-class Precision(StrEnum):
-    """Of the image tower."""
-
-    fp32 = "fp32"
-    fp16 = "fp16"
-
-
-class Tool(StrEnum):
-    """Whose format answers are written in."""
-
-    label_studio = "label-studio"
-    fiftyone = "fiftyone"
-    coco = "coco"
-    csv = "csv"
 
 
 def export(
@@ -31,13 +15,15 @@ def export(
         ..., metavar="DIR", help="A folder that `pbprompt fit` wrote; with --labels, a file of answers."
     ),
     out: Path = typer.Option(..., "--out", "-o", help="model.onnx, or towers.safetensors."),
-    labels: Tool | None = typer.Option(
+    labels: Literal["label-studio", "fiftyone", "coco", "csv"] | None = typer.Option(
         None, help="Write answers of `pbprompt predict` as this tool imports them."
     ),
     root: Path | None = typer.Option(
         None, help="With --labels: the folder that the tool's paths are relative to; default: that of --out."
     ),
-    precision: Precision = typer.Option(Precision.fp32, help="Of the image tower; fp16: half the size."),
+    precision: Literal["fp32", "fp16"] = typer.Option(
+        "fp32", help="Of the image tower; fp16: half the size."
+    ),
     samples: int = typer.Option(20, min=1, help="Prompts sampled for each class and folded in."),
     seed: int = typer.Option(0, help="Seed of the sampled prompts; as in `predict`."),
     classes: str = typer.Option("", "--classes", "-c", help="Names to add to the model's, with commas."),
@@ -60,38 +46,33 @@ def export(
     answers to a labelling tool, where people accept or correct them; `fit` reads what the tool exports.
     """
     if labels:
-        refuse(
-            {"--classes": classes or None, "--backbone": backbone or None},
-            "--labels writes answers as they are",
-        )
-        _export_labels(model, labels.value, out, root)
+        as_they_are = "--labels writes answers as they are: leave it out"
+        refuse_first((classes, f"--classes: {as_they_are}"), (backbone, f"--backbone: {as_they_are}"))
+        _export_labels(model, labels, out, root)
         return
-    refuse({"--root": root}, "it is for --labels")
+    if root:
+        raise InputError("--root: it is for --labels: leave it out")
+    check_suffix("--out", out, ".onnx", ".safetensors")
     from pbprompt.apps.cli.predict import class_names
     from pbprompt.apps.export import export_onnx, export_towers
     from pbprompt.model.tuned import TunedModel
     from pbprompt.vision.images.names import distinct
 
-    if out.is_dir() or out.suffix not in (".onnx", ".safetensors"):
-        folder = "is a folder: " if out.is_dir() else ""
-        raise InputError(f"--out {out}: {folder}give a file name such as model.onnx, or towers.safetensors")
     tuned = TunedModel.load(model, backbone, samples=samples, seed=seed)
-    if out.suffix == ".safetensors":
+    if out.suffix.lower() == ".safetensors":
         file, own = export_towers(tuned, out), tuned.backbone.config.activation
-        typer.echo(f"saved: {file} ({file.stat().st_size / 1e6:.1f} MB): use it as --backbone {file}")
-        typer.echo(f"the file does not tell its activation: add --activation {own}")
+        print(f"saved: {file} ({file.stat().st_size / 1e6:.1f} MB): use it as --backbone {file}")
+        print(f"the file does not tell its activation: add --activation {own}")
         return
     if names := class_names(classes, None):
         tuned = tuned.for_classes(distinct([*tuned.classes, *names]))
-    written = export_onnx(tuned, out, precision=precision.value)
+    written = export_onnx(tuned, out, precision=precision)
     for file in written.files:
-        typer.echo(f"saved: {file} ({file.stat().st_size / 1e6:.1f} MB)")
-    typer.echo(
-        f"{len(tuned.classes)} classes, {precision.value}; onnxruntime is within "
-        f"{written.difference:.1g} of torch on random images"
-    )
+        print(f"saved: {file} ({file.stat().st_size / 1e6:.1f} MB)")
+    within = f"onnxruntime is within {written.difference:.1g} of torch on random images"
+    print(f"{len(tuned.classes)} classes, {precision}; {within}")
     if tuned.calibration and not written.calibrated:
-        typer.echo("without thresholds for unsure images: they were found for other classes, samples or seed")
+        print("without thresholds for unsure images: they were found for other classes, samples or seed")
 
 
 def _export_labels(answers: Path, tool: str, out: Path, root: Path | None) -> None:
@@ -102,14 +83,12 @@ def _export_labels(answers: Path, tool: str, out: Path, root: Path | None) -> No
 
     if out.exists():  # it may hold what people have labelled
         raise InputError(f"{out}: exists already: give another name, or remove it")
-    given = out.suffix.lower()
-    if given != (wanted := ".csv" if tool == "csv" else ".json"):
-        raise InputError(f"--out {out}: give a name that ends in {wanted}")
+    check_suffix("--out", out, ".csv" if tool == "csv" else ".json")
     written = label_file(read(answers), tool, root or images_of(out, fiftyone=tool == "fiftyone"))
     write_text(out, written.text)
-    typer.echo(f"saved: {out}: {written.images:,} images, {len(written.classes)} classes")
+    print(f"saved: {out}: {written.images:,} images, {len(written.classes)} classes")
     if tool == "label-studio":
-        typer.echo("import it into a project with this labelling configuration:")
-        typer.echo(labelling_config(written.classes, written.several))
+        print("import it into a project with this labelling configuration:")
+        print(labelling_config(written.classes, written.several))
     where = f" --root {quote(root)}" if root else ""
     next_step(f"pbprompt fit EXPORTED{where} --out model2/", "what the tool gives back, corrected")

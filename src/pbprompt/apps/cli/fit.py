@@ -1,6 +1,5 @@
 """`pbprompt fit`: tune a classifier on a few labelled images."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -9,8 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pbprompt.apps.cli.options import ACTIVATION, ALLOW_URLS, DEVICE, NAMES, ROOT, advanced, with_options
-from pbprompt.apps.cli.output import importing, next_step, quote, refuse
+from pbprompt.apps.cli.options import (
+    ACTIVATION,
+    ALLOW_URLS,
+    DEVICE,
+    NAMES,
+    ROOT,
+    advanced,
+    given_options,
+    refuse,
+    with_options,
+)
+from pbprompt.apps.cli.output import importing, next_step, note, quote
 from pbprompt.config import from_dict
 from pbprompt.errors import InputError
 
@@ -119,9 +128,7 @@ class FitCommand:
         from pbprompt.registry import find_method
 
         if self.method == AUTO:  # until the images are there, and where it is the only one that can
-            preset = None if self.preset == "default" else self.preset
-            given = {"--preset": preset, "--variant": self.variant or None, "--set": self.overrides or None}
-            refuse(given, "--method auto takes each method as it is")
+            refuse(self, "preset variant overrides", "--method auto takes each method as it is")
         return find_method("conjugate" if self.method == AUTO else self.method)
 
     @cached_property
@@ -145,19 +152,18 @@ class FitCommand:
     @property
     def kept(self) -> dict[str, object]:
         """What another fit of the same sources needs, as JSON; where things are, from anywhere."""
-        given: dict[str, object] = {}
-        for name, usual in _defaults().items():
-            value = getattr(self, name)
-            if name not in NOT_KEPT and value != usual:
-                given[name] = str(value.absolute()) if isinstance(value, Path) else value
-        if Path(self.data).expanduser().exists():
-            given["data"] = str(Path(self.data).expanduser().absolute())
-        return given
+        changed = {name: getattr(self, name) for name in given_options(self) if name not in NOT_KEPT}
+        if (data := Path(self.data).expanduser()).exists():
+            changed["data"] = data
+        return {
+            name: str(value.absolute()) if isinstance(value, Path) else value
+            for name, value in changed.items()
+        }
 
     @property
     def sources(self) -> list[str]:
         """What it reads, by its names."""
-        paths = (getattr(self, name) for name in _paths() - {"out", "pseudo_labels"})
+        paths = (getattr(self, name) for name in PATHS - {"out", "pseudo_labels"})
         return [*filter(None, (self.data, *self.unlabelled)), *sorted(str(path) for path in paths if path)]
 
     @classmethod
@@ -166,25 +172,23 @@ class FitCommand:
         taken: dict[str, Any] = {name: value for name, value in kept.items() if name not in NOT_KEPT}
         if isinstance(one := taken.get("backbone"), str):  # as models said when they saw by one
             taken["backbone"] = [one]
-        taken |= {name: Path(taken[name]) for name in _paths() & set(taken) if isinstance(taken[name], str)}
-        options = from_dict(cls, {**_defaults(), **taken, **given}, "option")
-        for field in fields(cls):  # as the command line checks them
-            least, most = (getattr(field.default, side, None) for side in ("min", "max"))
-            value = getattr(options, field.name)
-            if isinstance(value, int | float) and not (
-                (least is None or least <= value) and (most is None or value <= most)
-            ):
-                raise InputError(f"option {field.name!r} is {value}: it is out of bounds")
+        taken |= {name: Path(taken[name]) for name in PATHS & set(taken) if isinstance(taken[name], str)}
+        declared: dict[str, Any] = {field.name: field.default for field in fields(cls)}
+        usual = {name: option.default for name, option in declared.items()}  # of what must be given, nothing
+        options = from_dict(cls, {**usual, **taken, **given}, "option")
+        for name, option in declared.items():  # as the command line checks them
+            value, least, most = (
+                getattr(options, name),
+                getattr(option, "min", None),
+                getattr(option, "max", None),
+            )
+            below = least is not None and value is not None and value < least
+            if below or (most is not None and value is not None and value > most):
+                raise InputError(f"option {name!r} is {value}: it is out of bounds")
         return options
 
 
-def _paths() -> set[str]:
-    return {field.name for field in fields(FitCommand) if field.type in (Path, Path | None)}
-
-
-def _defaults() -> dict[str, Any]:
-    """Of each option of `fit`; those of options that must be given mean nothing."""
-    return {field.name: getattr(field.default, "default", None) for field in fields(FitCommand)}
+PATHS = {field.name for field in fields(FitCommand) if field.type in (Path, Path | None)}
 
 
 @with_options(FitCommand)
@@ -217,7 +221,7 @@ def fit(options: FitCommand) -> None:
         from pbprompt.apps.cli.fitting import fit_options
 
     if fit_options(options):
-        print(f"saved: {options.out}", file=sys.stderr)
+        note(f"saved: {options.out}")
         out = quote(options.out)
         if options.data:
             where = f" --root {quote(options.root)}" if options.root else ""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pbprompt.apps.audit.audit import Audit
 
 SHOWN_CLASSES = 12
+COUNTS = ("train", "val", "test", "all", "confused")  # columns of numbers
 
 
 def look(
@@ -64,7 +65,7 @@ def look(
     if as_json:
         print_json(found.to_dict())
     else:
-        _show(found, most)
+        _print(found, most)
     for written in filter(None, (html, corrections)):
         print(f"wrote {written}", file=sys.stderr)
     if found.labelled and not as_json:
@@ -75,64 +76,49 @@ def look(
         next_step(f"pbprompt fit {given}{decided} --out model/", why)
 
 
-def _show(found: "Audit", most: int) -> None:
+def _print(found: "Audit", most: int) -> None:
     from pbprompt.apps.audit.page import class_lines, duplicate_words, headline, size_words, worst_duplicates
 
     console = Console(markup=False, highlight=False)
+
+    def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], most: int = most) -> None:
+        """A table with its title; nothing found is said in a line."""
+        console.print(f"\n{title}" if rows else f"\n{title}: none", style="bold" if rows else None)
+        if rows:
+            paths = ("image", "images", "file")
+            print_table(columns, rows[:most], right=COUNTS, paths=paths, console=console)
+
+    def findings(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        more = f", {most} shown (--most, --json or --html for more)" if len(rows) > most else ""
+        table(f"{title}: {len(rows):,}{more}" if rows else title, columns, rows)
+
     console.print(headline(found))
     console.print(size_words(found))
     for note in found.notes:
         console.print(f"{note}.")
     if found.labelled:
         lines = list(class_lines(found))
-        half = SHOWN_CLASSES // 2
-        shown = lines if len(lines) <= SHOWN_CLASSES else [*lines[:half], *lines[-half:]]
-        title = "Images per class" + ("" if shown is lines else f" (smallest and largest of {len(lines)})")
-        _table(console, title, ("class", "train", "val", "test", "all"), shown, len(shown))
-
+        half, title = SHOWN_CLASSES // 2, "Images per class"
+        if len(lines) > SHOWN_CLASSES:
+            title += f" (smallest and largest of {len(lines)})"
+            lines = [*lines[:half], *lines[-half:]]
+        table(title, ("class", *COUNTS[:4]), lines, len(lines))
     names, paths = found.classes, [image.path for image in found.images]
-    errors = [
-        [
-            paths[error.row],
-            found.labelled_as(error.row),
-            f"{found.suggested(error)} {error.suggested_probability:.0%}",
-        ]
-        for error in found.label_errors
-    ]
-    groups = [
-        ["\n".join(paths[row] for row in group.rows), ", ".join(duplicate_words(found, group))]
+    rows: list[tuple[object, ...]] = []
+    for error in found.label_errors:
+        likely = f"{found.suggested(error)} {error.suggested_probability:.0%}"
+        rows.append((paths[error.row], found.labelled_as(error.row), likely))
+    findings("Likely label errors", ("image", "labelled", "looks like"), rows)
+    copies = [
+        ("\n".join(paths[row] for row in group.rows), ", ".join(duplicate_words(found, group)))
         for group in worst_duplicates(found)
     ]
+    findings("Duplicates", ("images", "what"), copies)
     pairs = [
-        [names[pair.first], names[pair.second], f"{pair.confused} of {pair.images}"]
-        for pair in found.overlaps
+        (names[one.first], names[one.second], f"{one.confused} of {one.images}") for one in found.overlaps
     ]
-    far = [[paths[one.row], names[found.images[one.row].label]] for one in found.outliers]
-    _table(console, "Likely label errors", ("image", "labelled", "looks like"), errors, most)
-    _table(console, "Duplicates", ("images", "what"), groups, most)
-    _table(console, "Overlapping classes", ("class", "class", "confused"), pairs, most)
-    _table(console, "Least familiar images", ("image", "labelled"), far, most)
-    poor = [[paths[one.row], one.why] for one in found.poor]
-    _table(console, "Poor pictures", ("image", "why"), poor, most)
-    _table(console, "Unreadable files", ("file", "why"), found.unreadable, most)
-
-
-def _table(
-    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], most: int
-) -> None:
-    """A table with its title; nothing found is said in a line."""
-    console.print()
-    if not rows:
-        console.print(f"{title}: none")
-        return
-    more = f", {most} shown (--most, --json or --html for more)" if len(rows) > most else ""
-    console.print(f"{title}: {len(rows):,}{more}" if "(" not in title else title, style="bold")
-    numeric = ("train", "val", "test", "all", "confused")
-    print_table(
-        columns,
-        rows[:most],
-        right=numeric,
-        paths=("image", "images", "file"),
-        pad_edge=False,
-        console=console,
-    )
+    findings("Overlapping classes", ("class", "class", "confused"), pairs)
+    far = [(paths[one.row], names[found.images[one.row].label]) for one in found.outliers]
+    findings("Least familiar images", ("image", "labelled"), far)
+    findings("Poor pictures", ("image", "why"), [(paths[one.row], one.why) for one in found.poor])
+    findings("Unreadable files", ("file", "why"), found.unreadable)

@@ -51,16 +51,20 @@ def _explain(kind: type["Method"]) -> None:
     from pbprompt.learners.method import MethodConfig
     from pbprompt.learners.trained import Trained
 
-    trained = issubclass(kind, Trained)
     for part in (sys.modules[kind.__module__], kind):
         print(f"{inspect.cleandoc(part.__doc__ or '')}\n")
-    print("f, g: image and text tower; s: exp(logit scale); x: image; c: class")
-    counted, full = _counts(kind)
-    figures = f"{counted:,} as the paper counts, {full:,} in full{WITHOUT}"
-    print(f"\nlearnable parameters at ViT-B/16: {figures}\n" if trained else "")
-    idle = set() if trained else {field.name for field in fields(MethodConfig)}  # of training alone
-    rows = [(name, repr(value), text) for name, value, text in describe(kind.Config()) if name not in idle]
-    print_table(("setting", "default", "what it is"), rows)
+    print("f, g: image and text tower; s: exp(logit scale); x: image; c: class\n")
+    rows = describe(kind.Config())
+    if issubclass(kind, Trained):
+        counted, full = _counts(kind)
+        figures = f"{counted:,} as the paper counts, {full:,} in full{WITHOUT}"
+        print(f"learnable parameters at ViT-B/16: {figures}\n")
+    else:
+        of_training = {field.name for field in fields(MethodConfig)}
+        rows = [row for row in rows if row[0] not in of_training]
+    print_table(
+        ("setting", "default", "what it is"), [(name, repr(value), text) for name, value, text in rows]
+    )
     for what, named in (("preset", kind.presets), ("variant", kind.variants)):
         for label, values in named.items():
             changed = ", ".join(f"{key}={value}" for key, value in values.items())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from pbprompt.apps.cli.output import importing, next_step, print_json, print_table, quote, refuse, tell
+from pbprompt.apps.cli.output import importing, next_step, print_json, print_table, quote, tell
 from pbprompt.errors import InputError
 
 WORDS = {"unfamiliar": "look like none of the classes", "unsure": "unsure"}
@@ -48,7 +48,8 @@ def monitor(
         from pbprompt.model.calibration import read_calibration
         from pbprompt.model.monitoring import Answered, at_fit, class_shares, compare
 
-    refuse({"--root": root if html is None else None}, "it is for --html")
+    if root is not None and html is None:
+        raise InputError("--root: it is for --html: leave it out")
     calibration = read_calibration(model)
     if calibration is None:
         raise InputError(
@@ -59,65 +60,49 @@ def monitor(
     if not {row.label for row in rows} & {*calibration.labels}:
         raise InputError(f"{answers}: no answer of a class of {model} in it: give what this model answered")
     familiar = [row.familiarity for row in rows if row.familiarity is not None]
-    if len(familiar) < len(rows):
-        familiar = []
+    familiar = familiar if len(familiar) == len(rows) else []
     now = Answered([row.label for row in rows], [row.score for row in rows], familiar)
     checks = compare(calibration, now)
     drift = [one for one in checks if one.p_value <= error_rate / len(checks)]
-    marks = {one.share: "drift" * (one in drift) for one in checks}
     least = sorted(rows, key=lambda row: row.familiarity or 0)[:show] if familiar else []
-    said = "drift" if drift else "no drift"
-    words = f"{said}: where nothing has changed, at most {error_rate:.1%} of checks say drift"
+    strangest = [(row.image, row.label, row.familiarity) for row in least]
+    state = "drift" if drift else "no drift"
+    verdict = f"{state}: where nothing has changed, at most {error_rate:.1%} of checks say drift"
     on = f"{len(rows):,} answers, beside those at fit on {calibration.rests_on}"
-    told = [
-        (WORDS.get(share, share), f"{before:.1%}", f"{after:.1%}", f"{p:.2g}", marks[share])
-        for share, before, after, p in checks
-    ]
+    cells = []
+    for one in checks:
+        figures = f"{one.at_fit:.1%}", f"{one.now:.1%}", f"{one.p_value:.2g}"
+        cells.append((WORDS.get(one.share, one.share), *figures, "drift" * (one in drift)))
     if html is not None:
         from pbprompt.apps.pages.html_page import page
         from pbprompt.files import write_text
 
-        facts = {"Model": str(model), "Answers": f"{answers}: {on}", "Verdict": words}
-        strangest = [(row.image, row.label, row.familiarity) for row in least]
-        title = f"Images in use: {said}"
-        write_text(
-            html,
-            page(
-                "monitor.html",
-                title=title,
-                compared=facts,
-                checks=told,
-                strangest=strangest,
-                root=root or Path(),
-            ),
-        )
+        facts = {"Model": str(model), "Answers": f"{answers}: {on}", "Verdict": verdict}
+        parts = {"compared": facts, "checks": cells, "strangest": strangest, "root": root or Path()}
+        write_text(html, page("monitor.html", title=f"Images in use: {state}", **parts))
         tell(f"wrote {html}")
     if as_json:
         shares = class_shares(at_fit(calibration), now)
-        print_json(
-            {
-                "answers": len(rows),
-                "at_fit": len(calibration.single),
-                "error_rate": error_rate,
-                "drift": bool(drift),
-                "checks": [{**one._asdict(), "drift": one in drift} for one in checks],
-                "classes": {
-                    name: {"at_fit": before, "now": after} for name, (before, after) in shares.items()
-                },
-                "least_familiar": [
-                    {"image": row.image, "label": row.label, "familiarity": row.familiarity} for row in least
-                ],
-            },
-            indent=1,
-        )
+        found = {
+            "answers": len(rows),
+            "at_fit": len(calibration.single),
+            "error_rate": error_rate,
+            "drift": bool(drift),
+            "checks": [{**one._asdict(), "drift": one in drift} for one in checks],
+            "classes": {name: {"at_fit": before, "now": after} for name, (before, after) in shares.items()},
+            "least_familiar": [
+                {"image": image, "label": label, "familiarity": share} for image, label, share in strangest
+            ],
+        }
+        print_json(found, indent=1)
     else:
-        heads = ("share of answers", "at fit", "now", "by chance", "")
-        print_table(heads, told, right=heads[1:4])
-        print(words)
-        if least:
-            names = ("least familiar", "familiarity", "answer")
-            shown = [(row.image, f"{row.familiarity:.3f}", row.label) for row in least]
-            print_table(names, shown, right=("familiarity",), paths=("least familiar",))
+        columns = ("share of answers", "at fit", "now", "by chance", "")
+        print_table(columns, cells, right=columns[1:4])
+        print(verdict)
+        if strangest:
+            shown = [(image, f"{share:.3f}", label) for image, label, share in strangest]
+            heads = ("least familiar", "familiarity", "answer")
+            print_table(heads, shown, right=heads[1:2], paths=heads[:1])
         tell(on)
         if len(checks) < 3:
             tell("not all was compared: the method has no familiarity, or the model is of an earlier version")

@@ -93,7 +93,7 @@ def next_images(
             print_json(dict(zip(columns, values, strict=True)))
     else:
         rows = [(image, label, f"{share:.1%}", f"{score:.3f}") for image, label, share, score in told]
-        print_table(columns, rows, right=("probability", "score"), paths=("image",), pad_edge=False)
+        print_table(columns, rows, right=("probability", "score"), paths=("image",))
     empty = sum(not row.label for row in former)
     if empty and not tuned.multi_label:
         tell(f"{empty} earlier rows of {out} have no label yet")

@@ -1,11 +1,15 @@
-"""Options that several verbs have, each declared once; and a verb's options as one object."""
+"""Options that several verbs have, each declared once; a verb's options as one object, and refused."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial, wraps
 from inspect import signature
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import typer
+
+from pbprompt.errors import InputError
 
 Options = TypeVar("Options")
 
@@ -65,3 +69,35 @@ def with_options(kind: type[Options]) -> Callable[[Callable[[Options], None]], C
         return command
 
     return command_of
+
+
+def given_options(options: Any) -> dict[str, str]:
+    """Of a verb's options those that are not as they would be if left out: fields, and what is typed."""
+    given = {}
+    for field in fields(options):
+        declared: Any = field.default
+        if getattr(options, field.name) != declared.default:
+            flag = f"--{field.name.replace('_', '-')}"
+            given[field.name] = next(iter(declared.param_decls or ()), flag)
+    return given
+
+
+def refuse(options: object, names: str, why: str, remedy: str = "") -> None:
+    """Refuse those of a verb's options that were given and mean nothing here; `names`: fields, by blanks."""
+    given = given_options(options)
+    for name in names.split():
+        if name in given:
+            raise InputError(f"{given[name]}: {why}: {f'{remedy}, or ' if remedy else ''}leave it out")
+
+
+def refuse_first(*cases: tuple[object, str]) -> None:
+    """Of pairs of what contradicts itself and what is wrong with it: refuse the first that holds."""
+    for holds, message in cases:
+        if holds:
+            raise InputError(message)
+
+
+def check_suffix(flag: str, path: Path | None, *suffixes: str) -> None:
+    """Refuse a file to write whose name does not say its format."""
+    if path is not None and (path.suffix.lower() not in suffixes or path.is_dir()):
+        raise InputError(f"{flag} {path}: give the name of a file that ends in {' or '.join(suffixes)}")

@@ -1,18 +1,18 @@
-"""What the verbs print, for programs and beside their output for people, and how they refuse options."""
+"""What the verbs print, for programs and beside their output for people."""
 
 import gc
-import itertools
 import json
 import os
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Column, Table
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
+from rich.table import Table
 from rich.text import Text
 
 from pbprompt.errors import InputError
@@ -54,12 +54,17 @@ def quote(path: object) -> str:
 
 def next_step(command: str, why: str = "") -> None:
     """The command that goes on from here, on standard error."""
-    print(f"next: {command}{f'   # {why}' if why else ''}", file=sys.stderr)
+    note(f"next: {command}{f'   # {why}' if why else ''}")
+
+
+def note(message: object) -> None:
+    """A line on what was done, on standard error."""
+    print(shown(message), file=sys.stderr)
 
 
 def tell(message: object) -> None:
-    """A line for people, on standard error."""
-    print(f"pbprompt: {shown(message)}", file=sys.stderr)
+    """A line on what to mind, on standard error."""
+    note(f"pbprompt: {message}")
 
 
 def screen() -> Console:
@@ -68,54 +73,22 @@ def screen() -> Console:
     return Console(width=None if fits else 200)
 
 
-def print_table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    right: Collection[str] = (),
-    *,
-    paths: Collection[str] = (),
-    pad_edge: bool = True,
-    console: Console | None = None,
-) -> None:
-    """Cells are text as it is, which folds where the terminal is narrow: nothing is cut or marked up. Only
-    columns of `paths` leave folders out, in front, for the names of files to stand whole."""
-    console = console or screen()
-    cells = [[cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row] for row in rows]
-    wide = [_widest(name, cells, at) for at, name in enumerate(columns)]
-    over = sum(wide) + 2 * len(wide) - (0 if pad_edge else 2) - console.width
-    for at, name in enumerate(columns):
-        if name in paths and over > 0:
-            lines = [row[at].plain.split("\n") for row in cells]
-            least = max(cell_len(_shorter(line, 0)) for line in itertools.chain(*lines))
-            room = wide[at] - over if wide[at] - over >= least else console.width // 2  # then others fold
-            for row, each in zip(cells, lines, strict=True):
-                row[at] = Text("\n".join(_shorter(path, room) for path in each))
-            over -= wide[at] - (now := _widest(name, cells, at))
-            wide[at] = now
-    heads = [
-        Column(
-            name,
-            overflow="fold",
-            justify="right" if name in right else "left",
-            no_wrap=name in right or name in paths,
-        )
-        for name in columns
-    ]
-    whole = sum(of + 2 for of, head in zip(wide, heads, strict=True) if head.no_wrap)
-    least = whole + sum(min(of, 8) + 2 for of, head in zip(wide, heads, strict=True) if not head.no_wrap)
-    table = Table(*heads, box=None, pad_edge=pad_edge)
-    for row in cells:
-        table.add_row(*row)
-    (Console(width=least) if paths and least > console.width else console).print(table)
+class _Paths:
+    """A cell whose paths leave folders out, in front, where there is no room: names of files stand whole."""
 
+    def __init__(self, cell: object) -> None:
+        self.paths = shown(cell).split("\n")
+        self.least = max(cell_len(_shorter(path, 0)) for path in self.paths)
 
-def _widest(head: str, cells: Sequence[Sequence[Text]], column: int) -> int:
-    lines = (line for row in cells if column < len(row) for line in row[column].plain.split("\n"))
-    return max(map(cell_len, (head, *lines)))
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(self.least, max(map(cell_len, self.paths)))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        lines = (_shorter(path, options.max_width) for path in self.paths)
+        yield Text("\n".join(lines), no_wrap=True, overflow="ignore")
 
 
 def _shorter(path: str, room: int) -> str:
-    """The path without as many folders in front as it takes; the name stays whole."""
     parts = path.split("/")
     while len(parts) > 1 and cell_len(path) > room:
         del parts[0]
@@ -123,8 +96,24 @@ def _shorter(path: str, room: int) -> str:
     return path
 
 
-def refuse(options: Mapping[str, object], why: str) -> None:
-    """Refuse the options that were given and mean nothing here: `options` has those that were not as None."""
-    for name, value in options.items():
-        if value is not None:
-            raise InputError(f"{name}: {why}: leave it out")
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    right: Collection[str] = (),
+    *,
+    paths: Collection[str] = (),
+    console: Console | None = None,
+) -> None:
+    """Cells are text as it is, which folds where the terminal is narrow: nothing is cut or marked up."""
+    table = Table(box=None)
+    for name in columns:
+        justify: Literal["right", "left"] = "right" if name in right else "left"
+        table.add_column(name, overflow="fold", justify=justify, no_wrap=name in right)
+    for row in rows:
+        cells: list[Text | _Paths] = [c if isinstance(c, Text) else Text(shown(c)) for c in row]
+        for at, column in enumerate(table.columns):
+            if column.header in paths:
+                cells[at] = cell = _Paths(row[at])
+                column.min_width = max(column.min_width or 0, cell.least)
+        table.add_row(*cells)
+    (console or screen()).print(table, crop=False)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import typer
 
@@ -20,6 +21,7 @@ from pbprompt.errors import InputError
 from pbprompt.files import read_text
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE
 
+SHARES = "reject_at back_off coverage none_at"
 REJECT_AT = 0.9  # where --reject-at is not given and can be promised
 
 
@@ -91,12 +93,14 @@ class PredictOptions:
     fast_resize: bool = advanced(
         False, "--fast-resize", help="Resize images approximately, in less time (docs/batch.md)."
     )
-    precision: str = advanced(
-        "float32", help="Of the image tower: float32, or bfloat16, which is approximate and faster on a CPU."
+    precision: Literal["float32", "bfloat16"] = advanced(
+        "float32", help="Of the image tower; bfloat16 is approximate, and faster on a CPU."
     )
     features: bool = advanced(False, "--features", help="With --out: each image's features too.")
     allow_urls: bool = ALLOW_URLS
-    executor: str = advanced("local", help="What answers, with --out: local, or ray on many machines.")
+    executor: Literal["local", "ray"] = advanced(
+        "local", help="What answers, with --out: this machine, or many."
+    )
     ray_address: str | None = RAY_ADDRESS
 
     @cached_property
@@ -106,27 +110,11 @@ class PredictOptions:
     def __post_init__(self) -> None:
         if self.template is not None and "{}" not in self.template:
             raise InputError(f"--template {self.template!r} has no {{}}: write where the class name goes")
-        if self.precision not in ("float32", "bfloat16"):
-            raise InputError(f"--precision {self.precision}: choose float32 or bfloat16")
-        for option, share in self.shares().items():
+        for name in SHARES.split():
+            share = getattr(self, name)
             if share is not None and not 0 < share < 1:
-                raise InputError(f"{option} {share:g}: give a share between 0 and 1, such as 0.9")
-
-    def shares(self) -> dict[str, float | None]:
-        names = ("reject_at", "back_off", "coverage", "none_at")
-        return {f"--{name.replace('_', '-')}": getattr(self, name) for name in names}
-
-    def of_one_label(self) -> dict[str, object]:
-        """What a multi-label model has no use for; None where it was not given."""
-        return {
-            **self.shares(),
-            "--classes": self.names or None,
-            "--template": self.template,
-            "--class-mix": None if self.class_mix == "as-trained" else self.class_mix,
-            "--costs": self.costs,
-            "--per-class": self.per_class or None,
-            "--together": self.together or None,
-        }
+                flag = name.replace("_", "-")
+                raise InputError(f"--{flag} {share:g}: give a share between 0 and 1, such as 0.9")
 
 
 @with_options(PredictOptions)

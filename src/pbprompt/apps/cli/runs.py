@@ -1,4 +1,4 @@
-"""`pbprompt runs`: the results that are there: list, show one, export."""
+"""`pbprompt research runs` and `report`: the results that are there: list, show, export, make a page."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -41,14 +41,14 @@ def runs(
     from pbprompt.research.provenance import is_current
 
     store = _store(folder)
-    found = _filtered(store.records(), task=task, dataset=dataset, method=method, seed=seed)
+    found = _found(store, task=task, dataset=dataset, method=method, seed=seed)
     columns = ("id", "task", "dataset", "method", "shots", "seed", "result", "finished", "code")
     rows = []
-    for record in found:
-        config = record.config
-        shown = (record.id, config.task, config.place, config.row(), config.shots, config.seed)
-        code = "present" if is_current(record) else "other"
-        rows.append((*shown, record.headline, record.finished[:16], code))
+    for one in found:
+        of = one.config
+        code = "present" if is_current(one) else "other"
+        what = (one.id, of.task, of.place, of.row(), of.shots, of.seed)
+        rows.append((*what, one.headline, one.finished[:16], code))
     print_table(columns, rows, console=Console(width=1000))  # an id that is broken cannot be copied
     failed = len({failure.id for failure in store.failures()})
     print(f"{len(found)} of {len(store.finished())} runs in {folder}, {failed} failed")
@@ -73,11 +73,23 @@ def export(
     seed: Seed = None,
 ) -> None:
     """Write the runs as CSV: one line for each test of each run, with every figure."""
-    found = _filtered(_store(folder).records(), task=task, dataset=dataset, method=method, seed=seed)
+    found = _found(_store(folder), task=task, dataset=dataset, method=method, seed=seed)
     lines = [line for record in found for line in _lines(record)]
     fields = list(dict.fromkeys(key for line in lines for key in line))
     write_text(csv_file, as_csv([fields, *([line.get(key) for key in fields] for line in lines)]))
     print(f"{len(found)} runs, {len(lines)} lines in {csv_file}")
+
+
+def report(
+    runs: Path = typer.Argument(..., help="The folder that runs were written to."),
+    out: Path = typer.Option(..., help="The folder to write to; it is made if need be."),
+) -> None:
+    """Write OUT/index.html, one page with tables, figures and failures, and OUT/figures/*.svg."""
+    from pbprompt.research.report.page import write_page
+    from pbprompt.research.runs import RunStore
+
+    write_page(RunStore(runs), out / "index.html", figures=out / "figures")
+    typer.echo(f"wrote {out / 'index.html'}")
 
 
 def _store(folder: Path) -> "RunStore":
@@ -88,10 +100,10 @@ def _store(folder: Path) -> "RunStore":
     return RunStore(folder)
 
 
-def _filtered(records: list["RunRecord"], **wanted: Any) -> list["RunRecord"]:
+def _found(store: "RunStore", **wanted: Any) -> list["RunRecord"]:
     """The records whose config has all the wanted values; an empty one does not matter."""
-    asked = {key: value for key, value in wanted.items() if value not in ("", None)}
-    return [r for r in records if all(getattr(r.config, key) == value for key, value in asked.items())]
+    asked = {(key, value) for key, value in wanted.items() if value not in ("", None)}
+    return [one for one in store.records() if asked <= {*vars(one.config).items()}]
 
 
 def _lines(record: "RunRecord") -> list[dict[str, Any]]:
