@@ -16,7 +16,8 @@ from pbprompt.apps.batch.output import Output
 from pbprompt.apps.cli.batch import sources
 from pbprompt.errors import InputError
 from pbprompt.files import as_name
-from pbprompt.vision.images.stream import Record, Stream, records
+from pbprompt.vision.images import records
+from pbprompt.vision.images.stream import Record, Stream
 
 SAMPLE = Path(pbprompt.__file__).parent / "vision" / "images" / "sample" / "images" / "fluent"
 ASK = ("--classes", "guitar,cat")

@@ -76,7 +76,7 @@ def test_against_what_others_would_take(run, tmp_path):
     code, out, err = run("evaluate", tmp_path / "model", tmp_path / "photos", "--against")
     assert code == 0, err
     for name in ("linear probe", "logistic regression (CV)", "LDA", "k nearest", "SVM", "tuned"):
-        assert f"\n {name}" in out
+        assert f"\n{name}" in out
 
 
 def test_against_other_images_is_refused_before_any_is_read(run, model, tmp_path, monkeypatch):

@@ -131,7 +131,7 @@ def test_bad_input_is_one_line_and_code_2(run, lite, tmp_path):
     out = tmp_path / "model.onnx"
     for arguments, says in (
         ([str(tmp_path), "--out", str(out)], "no model here"),
-        ([str(model), "--out", str(tmp_path)], "is a folder"),
+        ([str(model), "--out", str(tmp_path)], "give the name of a file"),
         (
             [str(model), "--out", str(tmp_path / "new" / "")],
             "give the name of a file that ends in .onnx or .safetensors",

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 import typer
 
-from pbprompt.apps.batch import CACHED_UNITS, BatchJob, Executor, answers, here, run
+from pbprompt.apps.batch.job import CACHED_UNITS, BatchJob, Executor, answers, here, run
 from pbprompt.apps.batch.on_ray import on_ray, sent
 from pbprompt.apps.batch.output import Output
 from pbprompt.apps.batch.pool import read_pool
@@ -20,6 +20,7 @@ from pbprompt.apps.cli.calibration_words import (
     difference_words,
     full_set_words,
     mix_words,
+    perhaps_words,
     promise_words,
     shortened,
 )
@@ -106,10 +107,11 @@ def _tuned(options: PredictOptions, folder: Path, stream: Stream) -> tuple[Tuned
     model = for_class_mix(model, options.class_mix, stream)
     if options.costs:
         model = model.for_costs(read_costs(options.costs, model.classes))
-    for note in promise_words(folder, model.calibration, options.reject_at, options.coverage):
-        tell(note)
-    for note in difference_words(model, bool(options.names), other_template):
-        tell(note)
+    notes = [
+        *promise_words(folder, model.calibration, options.reject_at, options.coverage),
+        *perhaps_words(model.info.data),
+        *difference_words(model, bool(options.names), other_template),
+    ]
     reject_at, back_off = options.reject_at, options.back_off
     if model.calibration and reject_at is None and math.isfinite(model.calibration.promised(REJECT_AT)[1]):
         reject_at = REJECT_AT
@@ -117,10 +119,11 @@ def _tuned(options: PredictOptions, folder: Path, stream: Stream) -> tuple[Tuned
         reject_at, options.coverage, options.none_at, per_class=options.per_class, back_off=back_off
     )
     if model.calibration and back_off is not None:
-        tell(back_off_words(model.calibration, back_off))
+        notes.append(back_off_words(model.calibration, back_off))
     if isinstance(rule.quantile, tuple):
-        for note in full_set_words(model, rule.quantile):
-            tell(note)
+        notes += full_set_words(model, rule.quantile)
+    for note in notes:
+        tell(note)
     return model, rule
 
 

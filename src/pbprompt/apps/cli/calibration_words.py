@@ -50,19 +50,29 @@ def name_words(method: Method) -> Iterator[str]:
         yield f"of a new class without photographs, its name would find {found:.0%} of the images{advice}"
 
 
-def series_words(facts: Provenance) -> str:
-    """How many photographs count as one with others."""
+def series_words(facts: Provenance) -> Iterator[str]:
+    """How many photographs count as one with others, and how many might."""
     if facts.in_series:
         words = "have a twin in their class" if facts.group in ("", ALIKE) else "are of a series with others"
         more = "" if facts.group else "; --group says which are one, where more are"
         several = f"{facts.in_series:,} of {facts.images:,} training photographs {words}"
-        return f"{several}: all are judged by series, of which there are {facts.series:,}{more}"
-    if facts.group or facts.images <= MOST:
-        return ""
-    return (
-        f"twins were not looked for among more than {MOST:,} photographs: if some are of one series, say "
-        "which by --group"
-    )
+        yield f"{several}: all are judged by series, of which there are {facts.series:,}{more}"
+    elif facts.images > MOST and not facts.group:
+        yield (
+            f"twins were not looked for among more than {MOST:,} photographs: if some are of one series, say "
+            "which by --group"
+        )
+    yield from perhaps_words(facts)
+
+
+def perhaps_words(facts: Provenance) -> Iterator[str]:
+    """A warning where promises may rest on photographs that are of one series, and are counted as several."""
+    if facts.perhaps_in_series:
+        yield (
+            f"warning: {facts.perhaps_in_series:,} of {facts.images:,} training photographs look much like "
+            "another of their class: if they are of one thing, place or moment, what is promised holds for "
+            "such photographs alone, so name the series or say --group near-duplicates; if not, --group none"
+        )
 
 
 def calibration_words(model: TunedModel) -> str:

@@ -16,8 +16,7 @@ from pbprompt.apps.cli.options import refuse
 from pbprompt.apps.cli.output import next_step, print_json, quote, tell
 from pbprompt.apps.explain.cases import of_mistakes
 from pbprompt.apps.pages import plots
-from pbprompt.apps.pages.model_figures import write_figures
-from pbprompt.apps.pages.model_page import write_model_page
+from pbprompt.apps.pages.model_page import write_figures, write_model_page
 from pbprompt.errors import InputError, install_command
 from pbprompt.model.decisions import TRAINED
 from pbprompt.model.evaluate import LEFT_OUT, can_leave_out, evaluate

@@ -10,10 +10,9 @@ from rich.text import Text
 
 from pbprompt.apps.audit.duplicates import twins
 from pbprompt.apps.cli.output import print_table, screen
-from pbprompt.apps.pages.model_figures import class_cells
 from pbprompt.files import as_text
 from pbprompt.model.calibration import chosen
-from pbprompt.model.card import GROUP_HEADS, TRADE_HEADS, group_cells, judged_on, trade_cells
+from pbprompt.model.card import GROUP_HEADS, TRADE_HEADS, class_cells, group_cells, judged_on, trade_cells
 from pbprompt.model.metrics.classification import worst_first
 from pbprompt.model.metrics.evaluation import Evaluation
 from pbprompt.model.scoring import RIVALS

@@ -58,7 +58,7 @@ MOST_TRIED = 4  # backbones: fifteen choices of them
 OF_A_DRAW = "shots hold_out corrections hierarchy nested draw_file views max_steps calibrate group"
 
 
-class Outcome(NamedTuple):
+class FitResult(NamedTuple):
     """What one of the ways came to; a dataset where there are figures on one."""
 
     model: TunedModel
@@ -102,7 +102,7 @@ def note(message: object) -> None:
         output.note(message)
 
 
-def _fit_by_names(options: FitCommand) -> Outcome:
+def _fit_by_names(options: FitCommand) -> FitResult:
     """No labels at all: names and unlabelled images."""
     if not (options.unlabelled and options.classes):
         raise InputError("nothing to learn from: give DATA, or --unlabelled FOLDER and --classes cat,dog,car")
@@ -115,10 +115,10 @@ def _fit_by_names(options: FitCommand) -> Outcome:
     if distributed.is_main() and not options.dry_run:
         with claim(options.out):
             model.save(options.out)
-    return Outcome(model, pool)
+    return FitResult(model, pool)
 
 
-def _fit_stream(options: FitCommand) -> Outcome:
+def _fit_stream(options: FitCommand) -> FitResult:
     """One pass over all images; Ctrl-C, or whatever ends it: the same command goes on."""
     why = f"{options.data} is fitted in one pass over all its images"
     refuse(options, f"root dry_run descriptions {OF_A_DRAW}", why)
@@ -144,10 +144,10 @@ def _fit_stream(options: FitCommand) -> Outcome:
     if found.failed:
         lost = f"{found.failed:,} image{'s' * (found.failed > 1)}"
         note(f"left out, since unreadable: {lost} ({'; '.join(found.failures)})")
-    return Outcome(model, pool)
+    return FitResult(model, pool)
 
 
-def _fit_dataset(options: FitCommand) -> Outcome:
+def _fit_dataset(options: FitCommand) -> FitResult:
     """A draw from a folder, table or benchmark; figures on its test split."""
     kept = options.kept
     bank = FeatureBank(options.tower, progress=distributed.is_main())
@@ -202,13 +202,13 @@ def _fit_dataset(options: FitCommand) -> Outcome:
     )
     task = dataset, bank, options.kind, options.config, training
     if options.dry_run:
-        return Outcome(TunedModel.fit(*task), pool)
+        return FitResult(TunedModel.fit(*task), pool)
     try:
         model = fit_into(options.out, *task, temperature=options.calibrate, command=kept)
     except KeyboardInterrupt:
         note(stopped_words(checkpoint_step(options.out)))
         raise
-    return Outcome(model, pool, dataset)
+    return FitResult(model, pool, dataset)
 
 
 def _hierarchy(options: FitCommand, dataset: Dataset) -> dict[str, str]:
@@ -391,7 +391,7 @@ def _print_outcome(
     if not model.multi_label and isinstance(model.method, CountsClasses):
         lines.append(skew_words(model.classes, model.class_counts()))
     if dataset:
-        lines.append(series_words(model.info.data))
+        lines += series_words(model.info.data)
     if model.multi_label:
         lines += threshold_words(model)
     else:

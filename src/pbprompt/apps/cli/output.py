@@ -105,7 +105,7 @@ def print_table(
     console: Console | None = None,
 ) -> None:
     """Cells are text as it is, which folds where the terminal is narrow: nothing is cut or marked up."""
-    table = Table(box=None)
+    table = Table(box=None, pad_edge=False)
     for name in columns:
         justify: Literal["right", "left"] = "right" if name in right else "left"
         table.add_column(name, overflow="fold", justify=justify, no_wrap=name in right)

@@ -1,4 +1,4 @@
-"""`pbprompt reproduce`: from the name of a table to its figures."""
+"""`pbprompt research reproduce`: from the name of a table to its figures."""
 
 import contextlib
 import json
@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from pbprompt.apps.cli.options import DEVICE, RAY_ADDRESS, ROOT, with_options
-from pbprompt.apps.cli.output import print_table
+from pbprompt.apps.cli.options import DEVICE, RAY_ADDRESS, ROOT, refuse, with_options
+from pbprompt.apps.cli.output import note, print_table
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from pbprompt.executors import Executor
-    from pbprompt.research.dry_run import Cost, DryRun
+    from pbprompt.research.dry_run import Cost
     from pbprompt.research.pictures import PictureRecipe
     from pbprompt.research.recipes import Recipe
     from pbprompt.research.runs import RunStore
 
-EXECUTORS = ("local", "ray", "slurm")
-FORMATS = ("terminal", "markdown", "csv", "latex")
 COST = "computation-cost"
 
 
@@ -41,23 +39,20 @@ class ReproduceOptions:
     precision: str = typer.Option(
         "", help="Of the towers, in every row: float32, bfloat16 or float16 (default: as each row's authors)."
     )
-    executor: str = typer.Option("local", help="What spreads the runs: local, ray or slurm.")
+    executor: Literal["local", "ray", "slurm"] = typer.Option("local", help="What spreads the runs.")
     jobs: int | None = typer.Option(None, min=1, help="Runs at a time (default: one per GPU, or up to 4).")
     gpus_per_run: float | None = typer.Option(None, min=0, help="Ray and Slurm; a fraction shares a GPU.")
     ray_address: str | None = RAY_ADDRESS
-    style: str = typer.Option("terminal", "--format", help="terminal, markdown, csv or latex.")
+    style: Literal["terminal", "markdown", "csv", "latex"] = typer.Option("terminal", "--format")
     report: Path | None = typer.Option(None, help="Also write a page of tables and figures to this folder.")
     dry_run: bool = typer.Option(False, help="Only say what it costs: runs, steps and hours, by row.")
     captions: Path | None = typer.Option(None, help="Captions for a picture of them, one per line.")
 
     def __post_init__(self) -> None:
-        for option, value, known in (("executor", self.executor, EXECUTORS), ("format", self.style, FORMATS)):
-            if value not in known:
-                raise InputError(f"--{option} {value}: choose one of {', '.join(known)}")
-        if self.ray_address and self.executor != "ray":
-            raise InputError("--ray-address: only with --executor ray")
-        if self.gpus_per_run is not None and self.executor == "local":
-            raise InputError("--gpus-per-run: only with --executor ray or slurm; here --jobs shares the GPUs")
+        if self.executor != "ray":
+            refuse(self, "ray_address", "is for --executor ray")
+        if self.executor == "local":
+            refuse(self, "gpus_per_run", "is for --executor ray or slurm; here --jobs shares the GPUs")
 
     def numbers(self, option: Literal["shots", "seeds"]) -> tuple[int, ...]:
         """ "1,4,16" -> (1, 4, 16)"""
@@ -83,20 +78,20 @@ def reproduce(options: ReproduceOptions) -> None:
     Pictures are written to the folder of results, each with a JSON file of what was drawn.
     Ctrl-C keeps every finished run: the same command goes on from there.
     """
-    if not options.tables and not options.dry_run:
-        _list_recipes()
-        return
     from pbprompt import distributed
     from pbprompt.research.pictures import find_picture, picture_names
-    from pbprompt.research.recipes import load_recipe
+    from pbprompt.research.recipes import load_recipe, recipe_names
     from pbprompt.research.runs import RunStore
     from pbprompt.research.sweep import sweep
 
     options = replace(options, device=distributed.pick(options.device))
+    pictures = {name: picture for name in options.tables or () if (picture := find_picture(name))}
     if not options.tables:
-        _print_costs(options)
+        if options.dry_run:
+            _print_costs([_precise(load_recipe(name), options) for name in recipe_names()], options)
+        else:
+            _list_recipes()
         return
-    pictures = {name: picture for name in options.tables if (picture := find_picture(name))}
     if options.captions is not None and not pictures:
         raise InputError("--captions: only with a picture, such as `captions`")
     measured = [name for name in options.tables if name != COST and name not in pictures]
@@ -104,14 +99,12 @@ def reproduce(options: ReproduceOptions) -> None:
     others = [*picture_names(), COST]
     recipes = [_precise(load_recipe(name, others).narrowed(*part), options) for name in measured]
     if options.dry_run:
-        asked = [*recipes, *(_asked(picture, options).fits for picture in pictures.values())]
-        for recipe, dry, costs in _costs(asked, options):
-            _print_dry_run(recipe, dry, costs, options)
+        _print_costs([*recipes, *(_wanted(picture, options).fits for picture in pictures.values())], options)
         if COST in options.tables:
             print(f"{COST}: trains nothing: four methods predict some images four times, in minutes")
         return
     if COST in options.tables:
-        _print_cost(options.device, options.style)
+        _print_computation(options)
     for picture in pictures.values():
         _draw(picture, options)
     if not recipes:
@@ -126,20 +119,19 @@ def reproduce(options: ReproduceOptions) -> None:
                 device=options.device,
             )  # fmt: skip
             failed += outcome.failed
-            typer.echo(f"{len(outcome.skipped):,} runs reused, {len(outcome.done):,} new", err=True)
+            note(f"{len(outcome.skipped):,} runs reused, {len(outcome.done):,} new")
     for recipe in recipes:
-        _print_table(recipe, store, options.style)
+        _print_results(recipe, store, options.style)
     if options.report:
         from pbprompt.research.report.page import write_page
 
         write_page(store, options.report / "index.html", recipes, figures=options.report / "figures")
-        typer.echo(f"wrote {options.report / 'index.html'}", err=True)
+        note(f"wrote {options.report / 'index.html'}")
     if failed:
         latest = {failure.id: failure for failure in store.failures()}
         for identity in failed:
-            typer.echo(f"failed: {latest[identity].config}: {latest[identity].reason}", err=True)
-        there = store.folder / "failures.jsonl"
-        typer.echo(f"tracebacks: {there}; the same command tries them again", err=True)
+            note(f"failed: {latest[identity].config}: {latest[identity].reason}")
+        note(f"tracebacks: {store.folder / 'failures.jsonl'}; the same command tries them again")
         raise typer.Exit(1)
 
 
@@ -152,7 +144,7 @@ def _precise(recipe: "Recipe", options: ReproduceOptions) -> "Recipe":
         return recipe.narrowed(precision=options.precision)
     half = sum(row.precision != "float32" for row in recipe.rows)
     if half and options.device == "cpu":
-        typer.echo(f"{recipe.name}: on a CPU {half} rows of half precision run in float32", err=True)
+        note(f"{recipe.name}: on a CPU {half} rows of half precision run in float32")
         return recipe.narrowed(precision="float32")
     return recipe
 
@@ -164,88 +156,81 @@ def _list_recipes() -> None:
     rows: list[tuple[object, ...]] = []
     for recipe in map(load_recipe, recipe_names()):
         rows.append((recipe.name, len(recipe.expand()), recipe.backbone, recipe.title))
-    for name in picture_names():
-        if picture := find_picture(name):
-            rows.append((name, "picture", picture.backbone, picture.title))
+    for picture in filter(None, map(find_picture, picture_names())):
+        rows.append((picture.name, "picture", picture.backbone, picture.title))
     rows.append((COST, "timing", "ViT-B/16", "Parameters, and images per second on this machine"))
     print_table(("table", "runs", "backbone", "what it is"), rows)
 
 
-def _costs(
-    recipes: "Sequence[Recipe]", options: ReproduceOptions
-) -> "Iterator[tuple[Recipe, DryRun, list[Cost]]]":
-    """What each recipe costs on this machine, by a few steps of each row; equal rows are timed once."""
-    from pbprompt.research.dry_run import DryRun
+def _print_costs(recipes: "Sequence[Recipe]", options: ReproduceOptions) -> None:
+    """What tables cost on this machine, by a few steps of each row: a line for every table or, of those that
+    are named, for every row. Equal rows are timed once; the steps are exact."""
+    from pbprompt.research.dry_run import CLASSES, SPREAD_AT, DryRun
 
-    runs = {name: DryRun(name, options.root, options.device) for name in {one.backbone for one in recipes}}
-    for recipe in recipes:
-        dry = runs[recipe.backbone]
-        yield recipe, dry, dry.cost(recipe)
-
-
-def _print_costs(options: ReproduceOptions) -> None:
-    """A line for every recipe: the steps are exact, the hours rounded to two digits."""
-    from pbprompt.markdown import table
-    from pbprompt.research.recipes import load_recipe, recipe_names
-
-    rows = []
-    for recipe, _, costs in _costs([_precise(load_recipe(n), options) for n in recipe_names()], options):
-        hours = sum(cost.hours or 0 for cost in costs)
-        shown = f"{float(f'{hours:.2g}'):,.{0 if hours >= 10 else 2}f}"
-        missing = [cost.label for cost in costs if cost.hours is None]
-        note = f"without {', '.join(missing)}" if missing else ""
+    def line(label: str, costs: "Sequence[Cost]") -> tuple[str, str, str, float]:
         runs, steps = sum(cost.runs for cost in costs), sum(cost.steps for cost in costs)
-        rows.append((recipe.name, f"{runs:,}", f"{steps:,}", f"{shown} {note}".strip()))
-    head = ("table", "runs", "steps", "hours of one process")
-    if options.style == "markdown":
-        print(table(head, rows, figures=True))
-    else:
-        print_table(head, rows)
+        return label, f"{runs:,}", f"{steps:,}", sum(cost.hours or 0 for cost in costs)
+
+    def shown(hours: float | None) -> str:
+        return "not timed" if hours is None else f"{hours:,.{0 if hours >= 100 else 1}f}"
+
+    dry = {name: DryRun(name, options.root, options.device) for name in {one.backbone for one in recipes}}
+    whole = []
+    for recipe in recipes:
+        costs = dry[recipe.backbone].cost(recipe)
+        missing = [cost.label for cost in costs if cost.hours is None]
+        if not options.tables:
+            *counts, hours = line(recipe.name, costs)
+            without = f" without {', '.join(missing)}" if missing else ""
+            rounded = f"{float(f'{hours:.2g}'):,.{0 if hours >= 10 else 2}f}"
+            whole.append((*counts, f"{rounded}{without}"))
+            continue
+        rows = []
+        for cost in costs:
+            one = line(cost.label, [cost])[:3]
+            rows.append((*one, shown(cost.hours), f"{100 * cost.spread:.0f} %", shown(cost.most)))
+        *counts, hours = line("all", costs)
+        print(f"{recipe.name}: {recipe.title} ({recipe.backbone}, on {options.device})")
+        print_table(
+            ("row", "runs", "steps", "hours", "±", "longest run"), [*rows, (*counts, shown(hours), "", "")]
+        )
+        few, more = CLASSES
+        print(
+            f"hours of one process, by medians of steps timed here with {few} and {more} classes; ±: half "
+            f"the distance of their quartiles, at {SPREAD_AT} classes; tests come on top"
+        )
+        if missing:
+            print("not timed: its steps see more than features, or took no longer with more classes")
+        if dry[recipe.backbone].reckoned:
+            print("data not found here: a draw is taken to have all its shots of every class")
+    if whole:
+        _print_rows(("table", "runs", "steps", "hours of one process"), whole, options)
 
 
-def _print_dry_run(recipe: "Recipe", dry: "DryRun", costs: "list[Cost]", options: ReproduceOptions) -> None:
-    from pbprompt.research.dry_run import CLASSES, SPREAD_AT
-
-    def hours(value: float | None) -> str:
-        return "not timed" if value is None else f"{value:,.{0 if value >= 100 else 1}f}"
-
-    rows: list[tuple[object, ...]] = [
-        (c.label, f"{c.runs:,}", f"{c.steps:,}", hours(c.hours), f"{100 * c.spread:.0f} %", hours(c.most))
-        for c in costs
-    ]
-    total = sum(cost.hours or 0 for cost in costs)
-    runs, steps = sum(cost.runs for cost in costs), sum(cost.steps for cost in costs)
-    rows.append(("all", f"{runs:,}", f"{steps:,}", hours(total), "", ""))
-    print(f"{recipe.name}: {recipe.title} ({recipe.backbone}, on {options.device})")
-    print_table(("row", "runs", "steps", "hours", "±", "longest run"), rows)
-    few, more = CLASSES
-    print(
-        f"hours of one process, by medians of steps timed here with {few} and {more} classes; ±: half the "
-        f"distance of their quartiles, at {SPREAD_AT} classes; tests come on top"
-    )
-    if any(cost.hours is None for cost in costs):
-        print("not timed: its steps see more than features, or took no longer with more classes")
-    if dry.reckoned:
-        print("data not found here: a draw is taken to have all its shots of every class")
-
-
-def _print_cost(device: str, style: str) -> None:
-    """The paper's table of computation cost, measured here."""
+def _print_rows(head: "Sequence[str]", rows: "Sequence[Sequence[str]]", options: ReproduceOptions) -> None:
     from pbprompt.markdown import table
+
+    if options.style == "terminal":
+        print_table(head, rows)
+    else:
+        print(table(head, rows, figures=True))
+
+
+def _print_computation(options: ReproduceOptions) -> None:
+    """The paper's table of computation cost, measured here."""
     from pbprompt.research.report.cost import computation_cost
 
-    head = ("method", "parameters", "published", "images/s", "published")
-    rows = [
-        (c.method, f"{c.parameters:,}", f"{c.published_parameters:,}", f"{c.images_per_second:.1f}",
-         f"{c.published_images_per_second:.0f}")
-        for c in computation_cost(device=device)
-    ]  # fmt: skip
-    if style != "terminal":
-        print(table(head, rows, figures=True))
-        return
-    print("Computation cost (ViT-B/16)")
-    print_table(head, rows)
-    print("101 classes, 10 sampled prompts; the paper's speeds are of another machine")
+    rows = []
+    for one in computation_cost(device=options.device):
+        counts = f"{one.parameters:,}", f"{one.published_parameters:,}"
+        rows.append(
+            (one.method, *counts, f"{one.images_per_second:.1f}", f"{one.published_images_per_second:.0f}")
+        )
+    if options.style == "terminal":
+        print("Computation cost (ViT-B/16)")
+    _print_rows(("method", "parameters", "published", "images/s", "published"), rows, options)
+    if options.style == "terminal":
+        print("101 classes, 10 sampled prompts; the paper's speeds are of another machine")
 
 
 def _draw(picture: "PictureRecipe", options: ReproduceOptions) -> None:
@@ -258,7 +243,7 @@ def _draw(picture: "PictureRecipe", options: ReproduceOptions) -> None:
     from pbprompt.vision.towers.loading.load import load_backbone
 
     backbone = load_backbone(picture.backbone, device=options.device)
-    picture = _asked(picture, options)
+    picture = _wanted(picture, options)
     if options.captions:
         picture = replace(picture, captions=tuple(read_captions(options.captions, backbone.tokenizer)))
     if picture.picture == "captions" and not picture.captions:
@@ -267,11 +252,10 @@ def _draw(picture: "PictureRecipe", options: ReproduceOptions) -> None:
     image, text = (options.runs / f"{picture.name}.{suffix}" for suffix in ("png", "json"))
     save_picture(drawn, image)
     write_text(text, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-    for path in (image, text):
-        typer.echo(f"wrote {path}", err=True)
+    note(f"wrote {image}\nwrote {text}")
 
 
-def _asked(picture: "PictureRecipe", options: ReproduceOptions) -> "PictureRecipe":
+def _wanted(picture: "PictureRecipe", options: ReproduceOptions) -> "PictureRecipe":
     """The picture of the datasets, shots and seed that the options name."""
     shots, seeds = options.numbers("shots"), options.numbers("seeds")
     for option, values in (("shots", shots), ("seeds", seeds)):
@@ -303,7 +287,7 @@ def _executor(options: ReproduceOptions) -> "Executor":
     return LocalExecutor(options.jobs, options.device)
 
 
-def _print_table(recipe: "Recipe", store: "RunStore", style: str) -> None:
+def _print_results(recipe: "Recipe", store: "RunStore", style: str) -> None:
     from rich.console import Console
 
     from pbprompt.research.provenance import is_current
@@ -314,7 +298,7 @@ def _print_table(recipe: "Recipe", store: "RunStore", style: str) -> None:
     records = [record for record in store.records() if record.config in wanted]
     current = [record for record in records if is_current(record)]
     if others := len(records) - len(current):
-        typer.echo(f"{others:,} runs of other code are left out; `pbprompt runs` lists them", err=True)
+        note(f"{others:,} runs of other code are left out; `pbprompt runs` lists them")
     table = build_table(recipe, current, store.arrays)
     if style == "terminal":
         Console().print(render.terminal(table))
