@@ -28,7 +28,7 @@ class EvaluateOptions:
     model: Path = MODEL
     data: str = DATA
     split: Literal["train", "val", "test", "all"] | None = typer.Option(
-        None, help="Which images; else test or, where the data has no split, all its images."
+        None, help="train, val, test or all; else test or, where the data has no split, all its images."
     )
     samples: int = SAMPLES
     seed: int = SEED

@@ -26,7 +26,7 @@ def explain(
         help="A class to look for, also one new to the model; may be repeated. [the likeliest 3]",
     ),
     reading: Literal["contribution", "prompt-to-patch", "patch-to-prompt", "cases"] = typer.Option(
-        "contribution", help="What the picture shows; see above."
+        "contribution", help="contribution, prompt-to-patch, patch-to-prompt or cases."
     ),
     temperature: float | None = typer.Option(
         None, help="T of the two plans: lower is more pointed. [as the model was trained]"

@@ -94,12 +94,12 @@ class PredictOptions:
         False, "--fast-resize", help="Resize images approximately, in less time (docs/batch.md)."
     )
     precision: Literal["float32", "bfloat16"] = advanced(
-        "float32", help="Of the image tower; bfloat16 is approximate, and faster on a CPU."
+        "float32", help="Of the image tower: float32, or bfloat16, which is approximate and faster on a CPU."
     )
     features: bool = advanced(False, "--features", help="With --out: each image's features too.")
     allow_urls: bool = ALLOW_URLS
     executor: Literal["local", "ray"] = advanced(
-        "local", help="What answers, with --out: this machine, or many."
+        "local", help="What answers, with --out: local, or ray on many machines."
     )
     ray_address: str | None = RAY_ADDRESS
 

@@ -39,11 +39,15 @@ class ReproduceOptions:
     precision: str = typer.Option(
         "", help="Of the towers, in every row: float32, bfloat16 or float16 (default: as each row's authors)."
     )
-    executor: Literal["local", "ray", "slurm"] = typer.Option("local", help="What spreads the runs.")
+    executor: Literal["local", "ray", "slurm"] = typer.Option(
+        "local", help="What spreads the runs: local, ray or slurm."
+    )
     jobs: int | None = typer.Option(None, min=1, help="Runs at a time (default: one per GPU, or up to 4).")
     gpus_per_run: float | None = typer.Option(None, min=0, help="Ray and Slurm; a fraction shares a GPU.")
     ray_address: str | None = RAY_ADDRESS
-    style: Literal["terminal", "markdown", "csv", "latex"] = typer.Option("terminal", "--format")
+    style: Literal["terminal", "markdown", "csv", "latex"] = typer.Option(
+        "terminal", "--format", help="terminal, markdown, csv or latex."
+    )
     report: Path | None = typer.Option(None, help="Also write a page of tables and figures to this folder.")
     dry_run: bool = typer.Option(False, help="Only say what it costs: runs, steps and hours, by row.")
     captions: Path | None = typer.Option(None, help="Captions for a picture of them, one per line.")
