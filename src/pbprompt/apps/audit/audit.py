@@ -34,9 +34,9 @@ from pbprompt.vision.features.progress import Progress
 from pbprompt.vision.features.store import file_hashes
 from pbprompt.vision.images.build_dataset import Choices
 from pbprompt.vision.images.decoding import squares_of
-from pbprompt.vision.images.folders import SPLIT_WORDS, subfolders
 from pbprompt.vision.images.images import open_image, opened
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
+from pbprompt.vision.images.locations import SPLIT_WORDS, subfolders
 from pbprompt.vision.images.names import from_folder, name_key, read_name
 from pbprompt.vision.images.sources import is_saved_dataset, open_dataset
 from pbprompt.vision.images.stream import list_images

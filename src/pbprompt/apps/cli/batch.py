@@ -34,8 +34,8 @@ from pbprompt.model.card import absorbed_by
 from pbprompt.model.decisions import BALANCED, ESTIMATE, NO_RULE, TRAINED, Rule, read_costs, read_mix
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE
-from pbprompt.vision.images.locations import MOST_BYTES
 from pbprompt.vision.images.names import distinct
+from pbprompt.vision.images.records import MOST_WEB_BYTES
 from pbprompt.vision.images.stream import Record, Stream
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 from pbprompt.vision.towers.loading.load import load_backbone
@@ -270,10 +270,10 @@ def sources(words: Sequence[str]) -> list[str | Record]:
 def _read_stdin() -> bytes | InputError:
     if sys.stdin.isatty():
         return InputError(f"{STDIN}: standard input is a terminal: pipe an image in, such as `< photo.jpg`")
-    content = sys.stdin.buffer.read(MOST_BYTES + 1)
+    content = sys.stdin.buffer.read(MOST_WEB_BYTES + 1)
     if not content:
         return InputError(f"{STDIN}: nothing came from standard input: pipe an image in")
-    if len(content) > MOST_BYTES:
-        most = f"more than {MOST_BYTES >> 20} MiB"
+    if len(content) > MOST_WEB_BYTES:
+        most = f"more than {MOST_WEB_BYTES >> 20} MiB"
         return InputError(f"{STDIN}: {most} came from standard input: give one image")
     return content

@@ -201,23 +201,22 @@ class Usage:
 def usage(cache: Path) -> list[Usage]:
     """What is stored, most recently used first."""
     found = []
-    for folder in _folders(cache):
-        shards = {path.name: stat for path, stat in _shards(folder)}
+    for folder, shards in _shards(cache).items():
         try:
             values = dict(json.loads((folder / "about.json").read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, RecursionError):
             values = {}
-        about = {key: str(value) for key, value in values.items()}
-        keys = {key for line in index_lines(folder) if line["shard"] in shards for key in line["keys"]}
+        names, stats = {path.name for path in shards}, shards.values()
+        keys = {key for line in index_lines(folder) if line["shard"] in names for key in line["keys"]}
         if shards:
-            size = sum(stat.st_size for stat in shards.values())
-            last = max(stat.st_mtime for stat in shards.values())
+            about = {key: str(value) for key, value in values.items()}
+            size, last = sum(stat.st_size for stat in stats), max(stat.st_mtime for stat in stats)
             found.append(Usage(folder, about, len(keys), size, last))
     return sorted(found, key=lambda use: -use.last_use)
 
 
 def total_bytes(cache: Path) -> int:
-    return sum(stat.st_size for folder in _folders(cache) for _, stat in _shards(folder))
+    return sum(stat.st_size for shards in _shards(cache).values() for stat in shards.values())
 
 
 def keep_below_limit(cache: Path) -> None:
@@ -237,9 +236,10 @@ def prune(cache: Path, limit: float, spare: Collection[Path] = ()) -> int:
     removed = 0
     with files.locked(cache):
         kept: list[tuple[float, int, Path]] = []  # by their last use
-        for folder in _folders(cache):
+        folders = _shards(cache)
+        for folder, shards in folders.items():
             indexed = {line["shard"] for line in index_lines(folder)}
-            for path, stat in _shards(folder):
+            for path, stat in shards.items():
                 if path.name not in indexed and _abandoned(stat.st_mtime):
                     removed += _remove(path, stat.st_size)
                 else:
@@ -254,7 +254,7 @@ def prune(cache: Path, limit: float, spare: Collection[Path] = ()) -> int:
                 freed = _remove(path, own)
                 size -= freed
                 removed += freed
-        for folder in _folders(cache):
+        for folder in folders:
             _compact(folder)
     return removed
 
@@ -266,17 +266,16 @@ def clear(cache: Path) -> int:
     return removed
 
 
-def _folders(cache: Path) -> list[Path]:
-    try:
-        return sorted(path for path in cache.iterdir() if path.is_dir() and path.name != "hashes")
-    except OSError:  # not there, or a file
-        return []
-
-
-def _shards(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    for path in folder.glob("*.safetensors"):
-        with contextlib.suppress(FileNotFoundError):  # another process is pruning
-            yield path, path.stat()
+def _shards(cache: Path) -> dict[Path, dict[Path, os.stat_result]]:
+    """Of each folder its shards; when one was last used is its last change."""
+    found: dict[Path, dict[Path, os.stat_result]] = {}
+    with contextlib.suppress(OSError):  # not there, or a file
+        for folder in sorted(path for path in cache.iterdir() if path.is_dir() and path.name != "hashes"):
+            found[folder] = {}
+            for path in folder.glob("*.safetensors"):
+                with contextlib.suppress(FileNotFoundError):  # another process is pruning
+                    found[folder][path] = path.stat()
+    return found
 
 
 def _abandoned(modified: float) -> bool:
@@ -300,7 +299,7 @@ def _compact(folder: Path) -> None:
     if not alive:
         index.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # a shard that waits for its index line keeps the folder
-            if not any(_shards(folder)):
+            if not any(folder.glob("*.safetensors")):
                 (folder / "about.json").unlink(missing_ok=True)
             folder.rmdir()
 

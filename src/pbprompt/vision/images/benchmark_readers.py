@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 from pbprompt.errors import BrokenInstallError, InputError
 from pbprompt.files import csv_rows, inside, read_text
 from pbprompt.vision.images.build_dataset import OF_A_DRAW, Choices, Listed, build_dataset
-from pbprompt.vision.images.folders import files_in, subfolders
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
 from pbprompt.vision.images.label_files import split_dataset
+from pbprompt.vision.images.locations import files_in, subfolders
 from pbprompt.vision.images.names import from_folder, from_label
 
 if TYPE_CHECKING:
     from pbprompt.vision.images.catalog import Benchmark
 
 Parts = dict[str, tuple[Item, ...]]
+IMAGENET = {"train": "images/train", "test": "images/val"}
 
 
 def year_first(name: str) -> str:
@@ -73,26 +74,23 @@ def aircraft(benchmark: "Benchmark", folder: Path) -> Dataset:
 def imagenet(benchmark: "Benchmark", folder: Path) -> Dataset:
     """`images/train/<wnid>`, and `images/val/<wnid>` as the test set, with the names of `classnames.txt`."""
     names = imagenet_names(folder)
-    labels = {wnid: label for label, wnid in enumerate(names)}
-    train, test = (folder_items(folder, f"images/{part}", labels) for part in ("train", "val"))
-    return _dataset(benchmark, folder, names.values(), {"train": train, "test": test})
+    parts = {split: folder_items(folder, images, list(names)) for split, images in IMAGENET.items()}
+    return _dataset(benchmark, folder, names.values(), parts)
 
 
 def wordnet_folders(benchmark: "Benchmark", folder: Path) -> Dataset:
     """A test set of ImageNet's: folders are WordNet ids, and the classes those that have one."""
     names = imagenet_names(folder)
     keys = [name for name in subfolders(folder / benchmark.marker) if name in names]
-    labels = {wnid: label for label, wnid in enumerate(keys)}
-    test = folder_items(folder, benchmark.marker, labels)
-    return _dataset(benchmark, folder, (names[key] for key in keys), {"test": test})
+    parts = {"test": folder_items(folder, benchmark.marker, keys)}
+    return _dataset(benchmark, folder, (names[key] for key in keys), parts)
 
 
 def numbered_folders(benchmark: "Benchmark", folder: Path) -> Dataset:
     """A test set of ImageNet's whose folders are the 1,000 places of its sorted ids."""
     names = imagenet_names(folder)
-    labels = {str(place): place for place in range(len(names))}
-    test = folder_items(folder, benchmark.marker, labels)
-    return _dataset(benchmark, folder, names.values(), {"test": test})
+    parts = {"test": folder_items(folder, benchmark.marker, list(map(str, range(len(names)))))}
+    return _dataset(benchmark, folder, names.values(), parts)
 
 
 def pacs(benchmark: "Benchmark", folder: Path) -> Dataset:
@@ -173,15 +171,15 @@ def imagenet_names(folder: Path) -> dict[str, str]:
     return dict(sorted(names.items()))
 
 
-def folder_items(folder: Path, images: str, labels: dict[str, int]) -> tuple[Item, ...]:
-    """The files in `folder/images/<class>/`, classes and files sorted by name."""
+def folder_items(folder: Path, images: str, keys: Sequence[str]) -> tuple[Item, ...]:
+    """The files in `folder/images/<class>/`, classes and files sorted by name; labels are places of keys."""
+    labels = {key: label for label, key in enumerate(keys)}
     found = subfolders(folder / images)
-    unknown = sorted(set(found) - set(labels))
-    if unknown:
+    if unknown := sorted(set(found) - set(labels)):
         raise InputError(f"{folder / images / unknown[0]}: no such class: move the folder away")
     return tuple(
         Item(f"{images}/{name}/{file}", labels[name])
-        for name in sorted(found)
+        for name in found
         for file in sorted(entry.name for entry in (folder / images / name).iterdir())
         if not file.startswith(".")
     )

@@ -20,9 +20,8 @@ from urllib.parse import unquote
 from pbprompt.errors import InputError
 from pbprompt.files import as_text, inside, read_json
 from pbprompt.vision.images.build_dataset import SEPARATOR, Choices, Listed, Skipped
-from pbprompt.vision.images.folders import SPLIT_WORDS, files_in, is_image
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
-from pbprompt.vision.images.locations import is_address
+from pbprompt.vision.images.locations import SPLIT_WORDS, files_in, is_address, is_image
 from pbprompt.vision.images.tables import COLUMNS, listed
 
 MIN_FIELDS = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time")

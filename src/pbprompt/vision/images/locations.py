@@ -1,35 +1,36 @@
-"""Files here and elsewhere: paths, and addresses of some schemes that fsspec knows (s3, gs, http, …).
-
-An image from the web comes by http and https alone, in so many bytes and so much time.
+"""Files and folders here and elsewhere: paths, and addresses of some schemes that fsspec knows (s3, gs, …);
+what counts as an image there, and what folders say of one.
 """
 
 import contextlib
+import heapq
 import logging
-import time
-from collections.abc import Iterator
-from http.client import HTTPException
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
-from urllib import request
-from urllib.parse import urlsplit
 
 from pbprompt.errors import InputError, first_line, install_command, needing
 from pbprompt.files import facts_of
+from pbprompt.vision.images.images import IMAGE_SUFFIXES, looks_like_image
 
 Place = Path | str  # a path here, or an address
 BLOCK = 4 << 20  # of what is elsewhere, fetched at once
 WEB = ("http://", "https://")
 # Others that fsspec knows (local, reference, simplecache::…) lead a table's rows to any file of this machine.
 SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "hf", "memory")
-MOST_BYTES = 20 << 20  # of an image from the web
-WAIT_SECONDS = 10.0  # for the connection, and for each of its parts
-MOST_SECONDS = 60.0  # in all
-CHUNK = 1 << 16
 _DENIED = ("credential", "forbidden", "accessdenied", "unauthorized", "anonymous", "permission")
 _EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs"}
 _GOOGLE = "GOOGLE_APPLICATION_CREDENTIALS"
 _AWS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 _VARIABLES = {"s3": _AWS, "gs": _GOOGLE, "gcs": _GOOGLE}
+NAMES_AT_ONCE = 1 << 18  # of one folder; a larger one is gone through again for each so many
+SPLIT_WORDS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+UNLABELLED = ("unlabelled", "unlabeled")  # a folder of that name is no class
 
 
 def is_address(text: str) -> bool:
@@ -115,63 +116,83 @@ def state(place: Place) -> str:
         return " ".join(str(info[key]) for key in keys if info.get(key) is not None)
 
 
-def read_address(address: str, most_bytes: int) -> bytes:
-    """An image file from elsewhere. What the web sends has stricter limits."""
-    if address.startswith(WEB):
-        return download(address)
-    try:
-        with explained(address), opened(address) as file:
-            content = file.read(most_bytes + 1)
-        if len(content) <= most_bytes:
-            return content
-        raise InputError(f"{address}: the file is larger than {most_bytes >> 20} MiB")
-    except InputError as error:
-        raise InputError(f"cannot read image {error}") from None
+def files_in(
+    folder: Place, prefix: str = "", above: frozenset[Place] = frozenset()
+) -> Iterator[tuple[Place, str]]:
+    """All files below, each with its path there, in the order of these; hidden ones are left out."""
+    real = os.path.realpath(folder) if isinstance(folder, Path) else folder
+    if real in above:  # a link to a folder it lies in
+        return
+    for name in _names(folder):
+        place = folder / name if isinstance(folder, Path) else f"{folder.rstrip('/')}/{name}"
+        if name.endswith("/"):
+            yield from files_in(place, prefix + name, above | {real})
+        else:
+            yield place, prefix + name
 
 
-class _Redirects(request.HTTPRedirectHandler):
-    """Followed to http and https, and never from https to http."""
-
-    max_redirections = 5
-
-    def redirect_request(
-        self, req: request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
-    ) -> request.Request | None:
-        scheme = urlsplit(newurl).scheme
-        if scheme not in ("http", "https") or (req.type == "https" and scheme == "http"):
-            raise InputError(f"cannot read image {req.full_url}: it leads on to {scheme}, which is refused")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _opener() -> request.OpenerDirector:
-    """What urllib makes by default opens files and FTP too."""
-    opener = request.OpenerDirector()
-    ways = (request.ProxyHandler, request.HTTPHandler, request.HTTPSHandler, _Redirects)
-    for handler in (*ways, request.HTTPDefaultErrorHandler, request.HTTPErrorProcessor):
-        opener.add_handler(handler())
-    opener.addheaders = [("User-Agent", "pbprompt"), ("Accept", "image/*")]
-    return opener
+def _names(folder: Place) -> Iterator[str]:
+    """The names in a folder, sorted, each folder's with a slash: so the paths below come in order too."""
+    last = ""
+    while True:
+        with explained(folder):
+            listed = _listed_here(folder) if isinstance(folder, Path) else _listed_there(folder)
+            names = (name for name in listed if name > last and not name.startswith("."))
+            some = heapq.nsmallest(NAMES_AT_ONCE, names)
+        yield from some
+        if len(some) < NAMES_AT_ONCE:
+            return
+        last = some[-1]
 
 
-def download(address: str) -> bytes:
-    """The content at an address, not yet looked at."""
-    parts, size, end = [], 0, time.monotonic() + MOST_SECONDS
-    try:
-        if urlsplit(address).scheme not in ("http", "https"):
-            raise ValueError("only http and https are fetched")
-        with _opener().open(address, timeout=WAIT_SECONDS) as answer:
-            while part := answer.read1(CHUNK):
-                size += len(part)
-                if size > MOST_BYTES:
-                    raise ValueError(f"larger than {MOST_BYTES >> 20} MiB")
-                if time.monotonic() > end:
-                    raise ValueError(f"not there after {MOST_SECONDS:g} seconds")
-                parts.append(part)
-            if answer.length:  # of what was to come
-                raise ValueError(f"cut off, {answer.length:,} bytes are missing")
-    except InputError:
-        raise
-    except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
-        why = str(getattr(error, "reason", None) or error or type(error).__name__)
-        raise InputError(f"cannot read image {address}: {why}") from None
-    return b"".join(parts)
+def _listed_here(folder: Path) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                yield f"{entry.name}/" if entry.is_dir() else entry.name
+            except OSError:  # a link to itself, which is no image either
+                yield entry.name
+
+
+def _listed_there(address: str) -> set[str]:
+    """fsspec lists a folder at once."""
+    system, path = filesystem(address)
+    return {
+        entry["name"].rstrip("/").rsplit("/", 1)[-1] + ("/" if entry["type"] == "directory" else "")
+        for entry in system.ls(path, detail=True)
+        if entry["name"].rstrip("/") != path.rstrip("/")  # some list the folder itself
+    }
+
+
+def subfolders(folder: Place) -> list[str]:
+    """The names of the folders directly in a folder, sorted, hidden ones left out."""
+    return sorted(name.rstrip("/") for name in _names(folder) if name.endswith("/"))
+
+
+def is_image(place: Place) -> bool:
+    """By its suffix; a file here with another one by its first bytes."""
+    path = place if isinstance(place, Path) else Path(place.split("?")[0])
+    return path.suffix.lower() in IMAGE_SUFFIXES or (path is place and looks_like_image(path))
+
+
+class Labels:
+    """The class and split of a file from the folders it lies in: `<class>/…`, or `<split>/<class>/…`."""
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        """`folders` are those directly in the root."""
+        self.unlabelled = [name for name in folders if name.lower() in UNLABELLED]
+        folders = [name for name in folders if name not in self.unlabelled]
+        splits = {name: SPLIT_WORDS[name.lower()] for name in folders if name.lower() in SPLIT_WORDS}
+        # A class may itself be called "train": two splits, or nothing but splits, make the folders splits.
+        split = splits and (len(set(splits.values())) > 1 or len(splits) == len(folders))
+        self.splits = splits if split else {}
+
+    def of(self, relative: str) -> tuple[str, str]:
+        """The label, "" outside the class folders, and the split, "" where there are none."""
+        parts = relative.split("/")[:-1]
+        if parts and parts[0] in self.unlabelled:
+            return "", ""
+        if not self.splits:
+            return parts[0] if parts else "", ""
+        split = self.splits.get(parts[0], "") if parts else ""
+        return parts[1] if split and len(parts) > 1 else "", split

@@ -18,8 +18,6 @@ from pbprompt.config import read_yaml
 from pbprompt.errors import InputError, first_line, suggest
 from pbprompt.files import csv_rows, read_json, read_text
 
-Pair = tuple[str, str, str]  # where it stands, the key and the name
-
 
 class ClassLabel(str):
     """A class by its label, with the name that prompts have for it.
@@ -132,9 +130,8 @@ def read_classes_file(path: str | Path, kind: str = "name") -> dict[str, str]:
     """Folder name or label → class name, or another kind of text: a JSON object, two columns of .csv or .tsv,
     or lines `key: name`."""
     path = Path(path)
-    pairs = _json_pairs(path, kind) if path.suffix.lower() == ".json" else _text_pairs(path, kind)
     mapping: dict[str, str] = {}
-    for where, key, name in pairs:
+    for where, key, name in _pairs(path, kind):
         key, name = key.strip(), " ".join(name.split())
         if not key or not name:
             raise InputError(f"{where}: the key or the {kind} is empty: give both")
@@ -178,22 +175,24 @@ def described(
     )
 
 
-def _json_pairs(path: Path, kind: str) -> Iterator[Pair]:
-    value, types = read_json(path), (str, int, float) if kind == "number" else (str,)
-    if not isinstance(value, dict) or not all(type(name) in types for name in value.values()):
-        raise InputError(f"{path}: not a JSON object of {kind}s: write {{'class': {kind}, ...}}")
-    yield from ((str(path), key, str(name)) for key, name in value.items())
-
-
-def _text_pairs(path: Path, kind: str) -> Iterator[Pair]:
-    text, delimiter = read_text(path), {".csv": ",", ".tsv": "\t"}.get(path.suffix.lower())
-    for where, row in csv_rows(path, text, delimiter) if delimiter else ():
-        if len(row) != 2:
-            raise InputError(f"{where}: {len(row)} columns where two belong: write key and {kind}")
-        yield where, row[0], row[1]
-    for number, line in enumerate(() if delimiter else text.splitlines(), start=1):
-        if line.strip() and not line.lstrip().startswith("#"):
+def _pairs(path: Path, kind: str) -> Iterator[tuple[str, str, str]]:
+    """Where each pair stands, the key and the name."""
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        value, types = read_json(path), (str, int, float) if kind == "number" else (str,)
+        if not isinstance(value, dict) or not all(type(name) in types for name in value.values()):
+            raise InputError(f"{path}: not a JSON object of {kind}s: write {{'class': {kind}, ...}}")
+        yield from ((str(path), key, str(name)) for key, name in value.items())
+    elif suffix in (".csv", ".tsv"):
+        for where, row in csv_rows(path, read_text(path), "\t" if suffix == ".tsv" else ","):
+            if len(row) != 2:
+                raise InputError(f"{where}: {len(row)} columns where two belong: write key and {kind}")
+            yield where, row[0], row[1]
+    else:
+        for number, line in enumerate(read_text(path).splitlines(), start=1):
             key, colon, name = line.partition(":")
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
             if not colon:
                 raise InputError(f"{path} line {number}: no ':' in {line.strip()!r}: write 'key: {kind}'")
             yield f"{path} line {number}", key, name

@@ -22,9 +22,9 @@ from pbprompt.vision.images.build_dataset import (
     keep_images,
 )
 from pbprompt.vision.images.catalog import Benchmark
-from pbprompt.vision.images.folders import SPLIT_WORDS, UNLABELLED, Labels, files_in, subfolders
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE, Dataset, some
 from pbprompt.vision.images.label_files import open_label_file, split_dataset
+from pbprompt.vision.images.locations import SPLIT_WORDS, UNLABELLED, Labels, files_in, subfolders
 from pbprompt.vision.images.names import from_folder
 from pbprompt.vision.images.series import check_groups
 from pbprompt.vision.images.tables import TABLES, open_table

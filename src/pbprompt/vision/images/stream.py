@@ -23,8 +23,19 @@ from pathlib import Path
 
 from pbprompt.errors import InputError
 from pbprompt.files import is_special
-from pbprompt.vision.images.folders import Labels, files_in, is_image, subfolders
-from pbprompt.vision.images.locations import WEB, Place, explained, filesystem, is_address, place_of, state
+from pbprompt.vision.images.locations import (
+    WEB,
+    Labels,
+    Place,
+    explained,
+    files_in,
+    filesystem,
+    is_address,
+    is_image,
+    place_of,
+    state,
+    subfolders,
+)
 from pbprompt.vision.images.parquet import row_groups
 from pbprompt.vision.images.records import Files, Record, Unit, in_units
 from pbprompt.vision.images.tables import TABLES, table_records

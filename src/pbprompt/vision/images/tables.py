@@ -29,9 +29,8 @@ from pbprompt.vision.images.build_dataset import (
     build_dataset,
     keep_images,
 )
-from pbprompt.vision.images.folders import SPLIT_WORDS
 from pbprompt.vision.images.items import Dataset
-from pbprompt.vision.images.locations import WEB, Place, is_address, opened
+from pbprompt.vision.images.locations import SPLIT_WORDS, WEB, Place, is_address, opened
 from pbprompt.vision.images.records import Record
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
