@@ -41,14 +41,14 @@ def main(images: int = 120) -> float:
     x, y = parts(images, seed=1)
     classifier = PromptClassifier().fit(x, y)
     new, truth = parts(images, seed=2)
-    said = classifier.predict_uncertainty(new, reject_at=0.9)
-    assert said.unsure is not None and classifier.calibration_ is not None
-    right = classifier.classes_[said.probabilities.argmax(1)] == truth
+    predicted = classifier.predict_uncertainty(new, reject_at=0.9)
+    assert predicted.unsure is not None and classifier.calibration_ is not None
+    right = classifier.classes_[predicted.probabilities.argmax(1)] == truth
     print(f"{right.mean():.1%} of {len(truth)} parts are right")
     share, threshold = classifier.calibration_.promised(0.9)
     print(f"promised by {classifier.calibration_.rests_on}: {share:.0%} from {threshold:.2f} on")
-    if (~said.unsure).any():
-        print(f"of the {(~said.unsure).sum()} that are sure, {right[~said.unsure].mean():.1%} are")
+    if (~predicted.unsure).any():
+        print(f"of the {(~predicted.unsure).sum()} that are sure, {right[~predicted.unsure].mean():.1%} are")
     return float(right.mean())
 
 

@@ -50,19 +50,19 @@ def show_scores(console: Console, scores: dict[str, list[dict[str, float]]]) -> 
 
 
 def show_unsure(console: Console, predictor: Predictor, dataset: Dataset, test: Features) -> None:
-    said = predict_features(predictor, test)
+    predicted = predict_features(predictor, test)
     table = Table(
         "most uncertain images", "it is", "predicted", "probability", "entropy", "epistemic", box=None
     )
-    for at in said.entropy.argsort(descending=True)[:5].tolist():
-        item, best = dataset.test[at], int(said.probabilities[at].argmax())
+    for at in predicted.entropy.argsort(descending=True)[:5].tolist():
+        item, best = dataset.test[at], int(predicted.probabilities[at].argmax())
         table.add_row(
             item.path,
             dataset.classes[item.label],
             dataset.classes[best],
-            f"{said.probabilities[at, best]:.1%}",
-            f"{said.entropy[at]:.2f}",
-            f"{said.mutual_information[at]:.3f}",
+            f"{predicted.probabilities[at, best]:.1%}",
+            f"{predicted.entropy[at]:.2f}",
+            f"{predicted.mutual_information[at]:.3f}",
         )
     console.print(table)
 

@@ -23,26 +23,13 @@ from pbprompt.errors import InputError
 from pbprompt.learners.method import Batch, MethodConfig, setting
 from pbprompt.learners.trained import Terms, Trained, accuracy
 from pbprompt.learners.zeroshot import sentence_features
+from pbprompt.prompts.pbprompt import variational
 from pbprompt.prompts.pbprompt.elbo import combined_elbo
 from pbprompt.prompts.pbprompt.generator import Layer, PromptGenerator
 from pbprompt.prompts.pbprompt.transport import Plan, conditional_transport, entropic_transport, plan_entropy
-from pbprompt.prompts.pbprompt.variational import (
-    GaussianPosterior,
-    gaussian_kl,
-    noise_of_names,
-    reduce_kl,
-    reparameterise,
-    sample,
-)
 from pbprompt.registry import register
+from pbprompt.vision import similarity
 from pbprompt.vision.images.names import name_key, read_name
-from pbprompt.vision.similarity import (
-    at_least_float32,
-    class_logits,
-    log_likelihood,
-    mean_features,
-    pair_cosine,
-)
 from pbprompt.vision.towers.backbone import Backbone
 from pbprompt.vision.towers.engine import TextEngine
 from pbprompt.vision.towers.prompts import (
@@ -157,7 +144,7 @@ class PBPrompt(Trained):
         scale = backbone.embedding_scale if config.std_unit == "embedding" else 1.0
         self.prior_std = config.prior_std * scale
         start = config.initial_std * scale or None
-        self.posterior = GaussianPosterior(width, start, mean_residual=config.mean_residual)
+        self.posterior = variational.GaussianPosterior(width, start, mean_residual=config.mean_residual)
         self.generator = PromptGenerator(
             width, config.tokens, residual=config.residual, keep_latent=config.keep_latent,
             layer=config.layer, init=words, std=config.words_std,
@@ -193,13 +180,15 @@ class PBPrompt(Trained):
             features = self.class_features(1, generator)
         else:
             mean, log_variance = self.posterior(self._names)
-            apart = gaussian_kl(mean, log_variance, self._names, self.prior_std)
-            kl = reduce_kl(apart, config.kl_reduction, examples)
-            drawn = sample(mean, log_variance, config.train_samples, generator, antithetic=config.antithetic)
+            apart = variational.gaussian_kl(mean, log_variance, self._names, self.prior_std)
+            kl = variational.reduce_kl(apart, config.kl_reduction, examples)
+            drawn = variational.sample(
+                mean, log_variance, config.train_samples, generator, antithetic=config.antithetic
+            )
             features = self._engine(self._named(self.generator(drawn)))
         self._seen = batch.images.patches
-        logits = class_logits(batch.images.global_, features, self.backbone.logit_scale)
-        likely = log_likelihood(logits, batch.labels)
+        logits = similarity.class_logits(batch.images.global_, features, self.backbone.logit_scale)
+        likely = similarity.log_likelihood(logits, batch.labels)
         transport = self._transport(batch, features, logits) if config.ct_weight else None
         elbo = combined_elbo(likely, kl, transport, config.kl_weight, config.ct_weight, config.likelihood)
         return {**elbo._asdict(), "accuracy": accuracy(logits, batch.labels)}
@@ -228,7 +217,8 @@ class PBPrompt(Trained):
         return torch.cat([prefix.expand(-1, len(self._names), -1, -1), names], dim=2)
 
     def combine(self, features: Float[Tensor, "s c d"]) -> Float[Tensor, "k c d"]:
-        return mean_features(features).unsqueeze(0) if self.config.reading == "features" else features
+        one = self.config.reading == "features"
+        return similarity.mean_features(features).unsqueeze(0) if one else features
 
     def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
         if self.config.prompts == "free":
@@ -237,8 +227,8 @@ class PBPrompt(Trained):
         if not self.config.sampling or self.config.reading == "mean":
             return self.generator(mean[None])
         keys = [name_key(read_name(label)) for label in self.classes]
-        noise = noise_of_names(keys, samples, mean.shape[1], generator)
-        return self.generator(reparameterise(mean, log_variance, noise))
+        noise = variational.noise_of_names(keys, samples, mean.shape[1], generator)
+        return self.generator(variational.reparameterise(mean, log_variance, noise))
 
     def batch_for(self, examples: int) -> int:
         """A step costs about the same for 32 images as for 128: the text tower takes most of it."""
@@ -262,9 +252,9 @@ class PBPrompt(Trained):
         if config.prompts == "generated" and config.sampling:
             found["posterior_std"] = (0.5 * self.posterior(self._names)[1]).exp().mean().item()
             if len(features) > 1:
-                found["sampled_cosine"] = pair_cosine(features).mean().item()
+                found["sampled_cosine"] = similarity.pair_cosine(features).mean().item()
         if config.tokens > 1:
-            found["token_cosine"] = pair_cosine(tokens.movedim(2, 0)).mean().item()
+            found["token_cosine"] = similarity.pair_cosine(tokens.movedim(2, 0)).mean().item()
         if self._seen is not None:
             patches = self._seen[:LOOKED_AT].to(features.device)
             entropy = plan_entropy(patches, features, self.plan_temperature, config.ct_plan)
@@ -279,7 +269,8 @@ class PBPrompt(Trained):
 def name_embeddings(backbone: Backbone, classes: Sequence[str]) -> Float[Tensor, "c w"]:
     """e_c: the mean of the token embeddings of a class name's own tokens."""
     ids = (torch.tensor(name_tokens(backbone.tokenizer, one), device=backbone.device) for one in classes)
-    return torch.stack([at_least_float32(backbone.token_embedding(own)).mean(dim=0) for own in ids])
+    tokens = (backbone.token_embedding(own) for own in ids)
+    return torch.stack([similarity.at_least_float32(own).mean(dim=0) for own in tokens])
 
 
 @torch.no_grad()
@@ -288,7 +279,7 @@ def name_features(backbone: Backbone, classes: Sequence[str]) -> Float[Tensor, "
 
     Where that has not the tokens' width (RN50: 1,024 for 512) it is taken back through its projection.
     """
-    tower, said = backbone.textual, at_least_float32(sentence_features(backbone, classes, "{}"))
+    tower, said = backbone.textual, similarity.at_least_float32(sentence_features(backbone, classes, "{}"))
     if backbone.embed_dim == backbone.text_width:
         return said
     features = said.double()

@@ -17,14 +17,7 @@ from pbprompt.prompts.pbprompt.elbo import combined_elbo
 from pbprompt.prompts.pbprompt.variational import draw_noise, gaussian_kl, reduce_kl, reparameterise, sample
 from pbprompt.prompts.rivals.coop import ContextConfig, NameInContext
 from pbprompt.registry import register
-from pbprompt.vision.similarity import (
-    Scale,
-    class_logits,
-    log_likelihood,
-    mean_probabilities,
-    unit,
-    unit_products,
-)
+from pbprompt.vision import similarity
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 from pbprompt.vision.towers.engine import TextEngine
 from pbprompt.vision.towers.prompts import start_context
@@ -51,15 +44,15 @@ class MetaNet(nn.Sequential):
         super().__init__(*network(backbone.embed_dim, max(1, backbone.embed_dim // 16), backbone.text_width))
 
     def forward(self, images: Float[Tensor, "b d"]) -> Float[Tensor, "b w"]:
-        x = unit(images).to(next(self.parameters()).dtype)
+        x = similarity.unit(images).to(next(self.parameters()).dtype)
         return super().forward(x)  # type: ignore[no-untyped-call]
 
 
 def own_prompt_logits(
-    images: Float[Tensor, "b d"], prompts: Float[Tensor, "*s b c d"], scale: Scale
+    images: Float[Tensor, "b d"], prompts: Float[Tensor, "*s b c d"], scale: similarity.Scale
 ) -> Float[Tensor, "*s b c"]:
     """scale · cos(f(x), g_c(x)): each image against its own prompts."""
-    return scale * unit_products("bd,...bcd->...bc", images, prompts)
+    return scale * similarity.unit_products("bd,...bcd->...bc", images, prompts)
 
 
 class ShiftedContext(NameInContext):
@@ -80,7 +73,7 @@ class ShiftedContext(NameInContext):
         """s·cos(x, g_c), with prompts of each feature's own where it shifts them."""
         scale = self.backbone.logit_scale
         if self.meta_net is None:
-            return class_logits(x, engine(self.context[None, None]), scale).squeeze(0)
+            return similarity.class_logits(x, engine(self.context[None, None]), scale).squeeze(0)
         context = self.context + self.meta_net(x).unsqueeze(1)
         return own_prompt_logits(x, engine(context.unsqueeze(1)), scale)
 
@@ -164,18 +157,18 @@ class VPT(NameInContext):
         if config.conditional:
             logits = own_prompt_logits(images, prompts, self.backbone.logit_scale)
         else:
-            logits = class_logits(images, prompts.squeeze(1), self.backbone.logit_scale)
+            logits = similarity.class_logits(images, prompts.squeeze(1), self.backbone.logit_scale)
         kl = reduce_kl(gaussian_kl(mean, log_variance, torch.zeros_like(mean)), "mean")
-        likely = log_likelihood(logits, batch.labels)
+        likely = similarity.log_likelihood(logits, batch.labels)
         elbo = combined_elbo(likely, kl, kl_weight=config.kl_weight, reading="log_of_mean")
-        right = accuracy(mean_probabilities(logits), batch.labels)
+        right = accuracy(similarity.mean_probabilities(logits), batch.labels)
         return {"total": elbo.total, "nll": elbo.nll, "kl": elbo.kl, "accuracy": right}
 
     def _posterior(self, images: Float[Tensor, "b d"]) -> tuple[Float[Tensor, "n w"], Float[Tensor, "n w"]]:
         """μ and log σ²: a line for each image where they depend on it, else one line."""
         if not self.config.conditional:
             return self.mean, self.log_variance
-        x = unit(images).to(self.context)
+        x = similarity.unit(images).to(self.context)
         return self.mean_network(x), self.log_variance_network(x)
 
     def _encode(self, shifts: Float[Tensor, "s n w"]) -> Float[Tensor, "s n c d"]:
