@@ -1,1 +1,1 @@
-"""Prompt learners that PBPrompt is compared with, one a file."""
+"""Prompt learners that PBPrompt is compared with, akin ones in one file."""

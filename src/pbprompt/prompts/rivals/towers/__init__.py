@@ -1,1 +1,1 @@
-"""Methods that learn inside the towers, one a file."""
+"""Methods that learn inside the towers, akin ones in one file."""
