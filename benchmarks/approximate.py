@@ -31,7 +31,7 @@ from pbprompt.learners.method import make_config
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.research.provenance import commit
-from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.features.cache import FeatureCache, Features
 from pbprompt.vision.features.encode import default_batch
 from pbprompt.vision.images.decoding import squares_of
 from pbprompt.vision.images.fewshot import draw
@@ -80,14 +80,14 @@ def answers(console: Console, dataset: Dataset, backbone: Backbone, images: int)
     """How far the features and answers of each way are from the exact ones."""
     kind = find_method("conjugate")
     small = draw(dataset, SHOTS, SEED).apply(dataset)
-    model = TunedModel.fit(small, FeatureBank(backbone, progress=False), kind, make_config(kind))
+    model = TunedModel.fit(small, FeatureCache(backbone, progress=False), kind, make_config(kind))
     test = tuple(dataset.test[:: max(1, len(dataset.test) // images)])
     share, most = off(backbone, dataset, test)
     console.print(f"{len(test)} images: {share:.3%} of the squares' values are off, by {most} at most")
     labels = torch.tensor([item.label for item in test])
     table = Table("way", "least cosine", "mean", "answers changed", "accuracy", "probability, most", box=None)
     seen = {
-        way: FeatureBank(by_way(backbone, way), progress=False).encode(dataset.root, test) for way in WAYS
+        way: FeatureCache(by_way(backbone, way), progress=False).encode(dataset.root, test) for way in WAYS
     }
     exact, wanted = seen["exact"].global_, model.predictor(encoded(seen["exact"])).probabilities
     for way, features in seen.items():

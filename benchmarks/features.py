@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.features.encode import default_batch
 from pbprompt.vision.images.decoding import squares_of
 from pbprompt.vision.images.items import Dataset, Item
@@ -53,7 +53,7 @@ def measure(backbone: Backbone, dataset: Dataset, items: tuple[Item, ...]) -> di
     rates = {"decode alone": decode_rate(backbone, dataset, items), "tower alone": tower_rate(backbone)}
     with tempfile.TemporaryDirectory() as folder:
         for stage in ("cold encode", "warm read"):
-            bank = FeatureBank(backbone, cache=Path(folder))  # a new bank: nothing is kept but the files
+            bank = FeatureCache(backbone, cache=Path(folder))  # a new bank: nothing is kept but the files
             started = time.perf_counter()
             bank.encode(dataset.root, items)
             rates[stage] = len(items) / (time.perf_counter() - started)

@@ -15,7 +15,7 @@ from pbprompt.evidence.conjugate import Conjugate
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.model.evaluate import evaluate
 from pbprompt.model.tuned import TunedModel
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.crops import Fit
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.items import Dataset, Item
@@ -49,7 +49,7 @@ def main() -> None:
         dataset = open_dataset(source, held_out=(0.0, 0.5))
         tested = {name: items for name, items in parts(dataset).items() if items}
         for framing in get_args(Fit):
-            bank = FeatureBank(tower.framed(framing), progress=False)
+            bank = FeatureCache(tower.framed(framing), progress=False)
             right = dict.fromkeys(tested, 0.0)
             for seed in range(1, given.seeds + 1):
                 few = draw(dataset, given.shots, seed).apply(dataset)

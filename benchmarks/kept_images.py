@@ -17,7 +17,7 @@ from pbprompt.learners.method import build_method, make_config
 from pbprompt.model.metrics.evaluation import summary
 from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
-from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.features.cache import FeatureCache, Features
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.backbone import Encoded
 from pbprompt.vision.towers.loading.load import load_backbone
@@ -31,7 +31,7 @@ def encoded(features: Features) -> Encoded:
 
 
 def main(root: Path) -> None:
-    bank = FeatureBank(load_backbone("lite"))
+    bank = FeatureCache(load_backbone("lite"))
     kind = find_method("conjugate")
     rows = []
     for name in BENCHMARKS:

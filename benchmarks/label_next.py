@@ -32,7 +32,7 @@ from pbprompt.model.predictor import Predictor, predictive
 from pbprompt.registry import find_method
 from pbprompt.research.provenance import commit
 from pbprompt.seeding import stream
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.backbone import Encoded
 from pbprompt.vision.towers.loading.load import load_backbone
@@ -54,7 +54,7 @@ class Pool:
         if self.dataset.home:  # photographs alone, where there are other domains
             self.dataset = self.dataset.only(self.dataset.home)
         self.backbone = load_backbone("lite")
-        bank = FeatureBank(self.backbone, progress=False)
+        bank = FeatureCache(self.backbone, progress=False)
         encoded = {
             split: bank.encode(self.dataset.root, self.dataset.split(split)) for split in ("train", *SPLITS)
         }

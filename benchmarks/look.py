@@ -30,7 +30,7 @@ from pbprompt.files import write_text
 from pbprompt.markdown import table
 from pbprompt.model.predictor import zero_shot
 from pbprompt.research.provenance import commit
-from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.features.cache import FeatureCache, Features
 from pbprompt.vision.images.images import open_image
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.images.sources import open_dataset
@@ -75,7 +75,7 @@ class Bench:
     def __init__(self, name: str, root: str | None, backbone: Backbone) -> None:
         whole = open_dataset(name, root)
         self.dataset = replace(whole, val=(), test=())
-        self.bank = FeatureBank(backbone, progress=True)
+        self.bank = FeatureCache(backbone, progress=True)
         self.features = self.bank.encode(self.dataset.root, self.dataset.train)
         self.texts = zero_shot(backbone, whole.classes, whole.template).bank[0]
 

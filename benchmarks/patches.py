@@ -30,7 +30,7 @@ from pbprompt.files import write_text
 from pbprompt.learners.method import build_method
 from pbprompt.model.predictor import predictive
 from pbprompt.research.provenance import commit
-from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.features.cache import FeatureCache, Features
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.loading.load import load_backbone
 
@@ -69,7 +69,7 @@ def seconds(call: Callable[[], object], times: int) -> float:
 
 @torch.no_grad()
 def measured(
-    bank: FeatureBank, words: tuple[Any, str], few: Features, held: Features, on: bool
+    bank: FeatureCache, words: tuple[Any, str], few: Features, held: Features, on: bool
 ) -> list[float]:
     method = build_method(Conjugate, ConjugateConfig(patches=on), bank.backbone, seed=0)
     method.prepare(*words)
@@ -95,7 +95,7 @@ def main() -> None:
     given, at = parser.parse_args(), commit()
     found: dict[str, Any] = json.loads(given.out.read_text()) if given.out.exists() else {}
     for backbone in given.backbone or ["lite", "lite-vit"]:
-        bank = FeatureBank(load_backbone(backbone))
+        bank = FeatureCache(load_backbone(backbone))
         pixels = torch.rand(1, 3, *bank.backbone.preprocess.shape)
         with torch.inference_mode():
             tower = 1000 * seconds(partial(bank.backbone.image, pixels), TIMES)

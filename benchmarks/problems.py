@@ -24,7 +24,7 @@ from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.learners.method import build_method
 from pbprompt.model.metrics.evaluation import summary
 from pbprompt.model.predictor import predictive
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.backbone import Encoded
 from pbprompt.vision.towers.loading.load import load_backbone
@@ -75,8 +75,8 @@ class Problem(NamedTuple):
 
 
 @cache
-def bank() -> FeatureBank:
-    return FeatureBank(load_backbone("lite"))
+def bank() -> FeatureCache:
+    return FeatureCache(load_backbone("lite"))
 
 
 @cache

@@ -35,7 +35,7 @@ from pbprompt import EvidenceClassifier
 from pbprompt.files import write_text
 from pbprompt.learners.zeroshot import ZeroShot, ZeroShotConfig
 from pbprompt.research.provenance import commit
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.images import open_image
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.images.sources import open_dataset
@@ -99,7 +99,7 @@ def by_photographs(name: str, dataset: Dataset, items: Sequence[Item]) -> Seen:
     reader = ZeroShot(ZeroShotConfig(templates="both"), backbone)
     reader.prepare(dataset.classes, dataset.template)
     texts = unit(reader.class_features(1, torch.Generator()))[0].float().numpy()
-    images = FeatureBank(backbone, progress=False).encode(dataset.root, items).global_.numpy()
+    images = FeatureCache(backbone, progress=False).encode(dataset.root, items).global_.numpy()
     return Seen(images, texts, float(backbone.logit_scale))
 
 
@@ -160,7 +160,7 @@ def times(root: Path) -> dict[str, dict[str, float]]:
     for _ in range(TURNS):
         for name, backbone in loaded.items():
             with TemporaryDirectory() as cache:
-                bank = FeatureBank(backbone, cache=Path(cache), workers=1, progress=False)
+                bank = FeatureCache(backbone, cache=Path(cache), workers=1, progress=False)
                 spent = seconds(partial(bank.encode, dataset.root, items), 1) / len(items)
             batch = torch.stack([backbone.preprocess(one) for one in pictures])
             with torch.inference_mode():

@@ -36,7 +36,7 @@ from pbprompt.model.scoring import log_probabilities
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.research.provenance import commit
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.fewshot import base_new, draw
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.images.sources import open_dataset
@@ -62,7 +62,7 @@ def some_classes(whole: Dataset, count: int | None) -> Dataset:
 
 
 def said_of(
-    model: TunedModel, bank: FeatureBank, test: Dataset, part: str, most: int, *, together: bool = False
+    model: TunedModel, bank: FeatureCache, test: Dataset, part: str, most: int, *, together: bool = False
 ) -> Row:
     """Whether it is right about each image, and what it costs not to be sure; every so many of the images.
 
@@ -80,7 +80,7 @@ def said_of(
 
 
 def run(given: argparse.Namespace) -> None:
-    bank = FeatureBank(load_backbone(given.backbone, device=given.device))
+    bank = FeatureCache(load_backbone(given.backbone, device=given.device))
     done = {_key(row) for row in _read(given.out)}
     for data in given.data:
         whole = some_classes(open_dataset(data, given.root), given.classes)

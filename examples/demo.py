@@ -19,7 +19,7 @@ from pbprompt.model.metrics.evaluation import harmonic_mean
 from pbprompt.model.predictor import Predictor, predict_features, predictive, zero_shot
 from pbprompt.model.scoring import score
 from pbprompt.registry import find_method
-from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.features.cache import FeatureCache, Features
 from pbprompt.vision.images.fewshot import base_new, draw
 from pbprompt.vision.images.items import Dataset
 from pbprompt.vision.images.sources import open_dataset
@@ -73,7 +73,7 @@ def main() -> None:
     start = time.perf_counter()
     dataset = unseen_styles(open_dataset("sample"))
     base, new = base_new(draw(dataset, SHOTS, SEED).apply(dataset))
-    bank = FeatureBank(load_backbone("lite"))
+    bank = FeatureCache(load_backbone("lite"))
     console.print(
         f"Fitting on {len(base.classes)} classes, {len(base.train)} drawings; "
         f"testing there and on {len(new.classes)} classes never tuned on."

@@ -13,7 +13,7 @@ from PIL import Image
 from pbprompt import TunedModel, load_backbone, open_dataset
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.model.evaluate import evaluated
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 
 NAMES = ("fruit", "clock", "bird")
 
@@ -40,7 +40,7 @@ def photographs(folder: Path, images: int) -> Path:
 def main(images: int = 80) -> float:
     with tempfile.TemporaryDirectory() as folder:
         dataset = open_dataset(photographs(Path(folder), images))
-        bank = FeatureBank(load_backbone("lite"), progress=False)
+        bank = FeatureCache(load_backbone("lite"), progress=False)
         model = TunedModel.fit(dataset, bank, Conjugate, ConjugateConfig())
         model = evaluated(model, dataset, bank)
         figures = model.info.metrics

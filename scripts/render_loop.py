@@ -27,7 +27,7 @@ from render_example import BLOCK, DOCS, run_commands
 from pbprompt.model.predictor import predict_features
 from pbprompt.model.scoring import score
 from pbprompt.model.tuned import TunedModel
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.items import Item
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.backbone import Encoded
@@ -187,7 +187,7 @@ def bought(truth: dict[str, str], commit: str) -> str:
     """The table at the end of the page: test accuracy of the model before, after, and with as many labels of
     images taken at random, ten times."""
     model = TunedModel.load(Path("model"))
-    bank = FeatureBank(model.backbone, progress=False)
+    bank = FeatureCache(model.backbone, progress=False)
     data = open_dataset("photos")
     test = bank.encode(data.root, data.test)
     names = sorted(path.name for path in Path("unlabelled").iterdir())

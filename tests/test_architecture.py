@@ -17,7 +17,7 @@ WALKS = {  # what is opened, in order, to follow a job; each hop is a file and w
         ("vision/images/fewshot.py", "draw"),  # which of them to train on
         ("model/fitting.py", "fit_into"),  # TunedModel.fit, in a folder of its own
         ("model/learn.py", "tune"),  # builds the method and its features for every epoch
-        ("vision/features/cache.py", "FeatureBank.encode"),  # frozen features, from the cache where they are
+        ("vision/features/cache.py", "FeatureCache.encode"),  # frozen features, from the cache where they are
         ("learners/memory.py", "Memory.begin_on"),  # the training images, as the method sees them
         ("evidence/conjugate.py", "Conjugate.begin"),  # the default method, in closed form
         ("model/tuned.py", "TunedModel.save"),  # the folder, its card, its figures

@@ -34,7 +34,7 @@ from pbprompt.model.fitting import gather_stream, kept_beside
 from pbprompt.learners.method import make_config
 from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.model.learn import bank_on, tune
 from dataclasses import replace
@@ -47,7 +47,8 @@ keep = lambda items: tuple(item for item in items if item.label < 5)
 small = replace(whole, classes=whole.classes[:5], train=keep(whole.train), val=(), test=keep(whole.test)[:7])
 few = draw(small, 2, 1).apply(small)
 bank, blocks = (
-    FeatureBank(load_backbone(towers), cache=out / "cache", progress=False) for towers in ("lite", "lite-vit")
+    FeatureCache(load_backbone(towers), cache=out / "cache", progress=False)
+    for towers in ("lite", "lite-vit")
 )
 results = {}
 for name in sys.argv[2:]:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from pbprompt.model.tuned import TunedModel
 from pbprompt.research.runs import RunStore
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, Encoded, random_backbone
 from pbprompt.vision.towers.text import TextConfig
@@ -66,10 +66,10 @@ def test_the_cache_is_read(tower, tmp_path):
     shutil.copytree(EARLIER / "cache" / "features", tmp_path / "features")
     sample = open_dataset("sample:fluent")
     items = [item for label in range(3) for item in [one for one in sample.items if one.label == label][:5]]
-    bank = FeatureBank(tower, cache=tmp_path / "features", progress=False)
+    bank = FeatureCache(tower, cache=tmp_path / "features", progress=False)
     found = bank.encode(sample.root, items)
     assert bank.encoded == 0
-    fresh = FeatureBank(tower, cache=tmp_path / "fresh", progress=False).encode(sample.root, items)
+    fresh = FeatureCache(tower, cache=tmp_path / "fresh", progress=False).encode(sample.root, items)
     torch.testing.assert_close(found.global_, fresh.global_, rtol=1e-4, atol=1e-5)
 
 

@@ -39,7 +39,7 @@ from pbprompt.registry import find_method
 from pbprompt.research.runs import RunConfig, RunStore
 from pbprompt.research.sweep import sweep
 from pbprompt.vision.features import checkpoint, claims, store
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images import records
 from pbprompt.vision.images.build_dataset import Choices
 from pbprompt.vision.images.items import Item
@@ -159,7 +159,7 @@ def _fit(folder: Path, photos: Path, backbone: Backbone) -> Killed:
     def work() -> None:
         if is_model(out):
             return
-        bank = FeatureBank(backbone, cache=folder / "cache", progress=False)
+        bank = FeatureCache(backbone, cache=folder / "cache", progress=False)
         config = make_config(kind, overrides=["epochs=3", "batch_size=4"])
         with claim(out):
             model = TunedModel.fit(
@@ -288,7 +288,7 @@ def _cache(folder: Path, photos: Path, backbone: Backbone) -> Killed:
     items = [Item(str(path), 0) for path in paths]
 
     def encoded() -> Any:
-        bank = FeatureBank(backbone, cache=folder / "cache", progress=False)
+        bank = FeatureCache(backbone, cache=folder / "cache", progress=False)
         features = bank.encode(photos, items)
         return features.global_.numpy().tobytes(), features.patches.numpy().tobytes()
 

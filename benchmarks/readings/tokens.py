@@ -23,7 +23,7 @@ from pbprompt.prompts.pbprompt.transport import plan_entropy
 from pbprompt.research.provenance import commit
 from pbprompt.research.recipes import load_recipe
 from pbprompt.seeding import generator
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.loading.load import load_backbone
@@ -69,7 +69,7 @@ def main() -> None:
     options = parser.parse_args()
     backbone, data = load_backbone("lite"), open_dataset("sample")
     few = draw(data, 1, 1).apply(data)
-    features = FeatureBank(backbone).encode(few.root, few.train[:IMAGES])
+    features = FeatureCache(backbone).encode(few.root, few.train[:IMAGES])
     batch = Batch(features.images, features.labels)
     rows: dict[str, Any] = {}
     for row in load_recipe(str(RECIPE)).rows:

@@ -18,7 +18,7 @@ from pbprompt.learners.method import make_config
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.research.provenance import commit
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.loading.load import load_backbone
@@ -35,7 +35,7 @@ DRAWN = {"token_cosine": "Cosine of two prefix tokens", "plan_entropy": "Entropy
 
 def measure() -> dict[str, Any]:
     """Every line of each row's log that looks at the tokens."""
-    data, bank = open_dataset("sample"), FeatureBank(load_backbone("lite"))
+    data, bank = open_dataset("sample"), FeatureCache(load_backbone("lite"))
     few = draw(data, SHOTS, SEED).apply(data)
     rows: dict[str, list[dict[str, float]]] = {}
     for label, (preset, overrides) in ROWS.items():

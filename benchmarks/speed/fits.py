@@ -26,7 +26,7 @@ from pbprompt.prompts.loop.step import learning_rate
 from pbprompt.registry import find_method
 from pbprompt.research.report.cost import class_names
 from pbprompt.seeding import stream, stream_seed
-from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.features.cache import FeatureCache, Features
 from pbprompt.vision.images.decoding import squares_of
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.items import Dataset
@@ -122,7 +122,7 @@ def fit_ours(fit: Fit) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as cache:
 
         def whole() -> dict[str, float]:
-            bank = FeatureBank(backbone, cache=Path(cache), progress=False)
+            bank = FeatureCache(backbone, cache=Path(cache), progress=False)
             return tune(fit.dataset, bank, kind, config, FitOptions(shots=1, seed=SEED, progress=False))[1]
 
         seconds, terms = seconds_of(whole, fit.device)

@@ -13,7 +13,7 @@ from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.model.learn import tune
 from pbprompt.registry import find_method
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.items import Dataset
 from pbprompt.vision.towers.tokenizer import Tokenizer
 
@@ -42,7 +42,7 @@ def whole_run(name: str, device: str, dataset: Dataset, epochs: int) -> dict[str
     with tempfile.TemporaryDirectory() as cache:
 
         def whole() -> None:
-            bank = FeatureBank(backbone, cache=Path(cache), progress=False)
+            bank = FeatureCache(backbone, cache=Path(cache), progress=False)
             tune(dataset, bank, kind, config, FitOptions(shots=SHOTS, seed=1, views="fresh", progress=False))
 
         before = memory_now(device)

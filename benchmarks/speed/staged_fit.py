@@ -16,7 +16,7 @@ from typing import Any
 STAGES = {
     "data opened": ("pbprompt.vision.images.sources", "open_dataset"),
     "tower loaded": ("pbprompt.vision.towers.loading.load", "load_backbone"),
-    "features read": ("pbprompt.vision.features.cache", "FeatureBank.encode"),
+    "features read": ("pbprompt.vision.features.cache", "FeatureCache.encode"),
     "names read": ("pbprompt.learners.zeroshot", "sentence_features"),
     "experts": ("pbprompt.evidence.posterior", "fit_posterior"),
     "weights of the experts": ("pbprompt.evidence.weights", "fit_weights"),

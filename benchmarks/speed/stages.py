@@ -22,7 +22,7 @@ import torch
 from benchmarks.speed.setups import Options
 from pbprompt.files import file_hash
 from pbprompt.research.report.cost import class_names
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.towers.loading.load import load_backbone
 
 CLASSES, RUNS = 100, 5
@@ -53,7 +53,7 @@ def run(options: Options) -> Iterator[dict[str, Any]]:
 
 def write_problem(folder: Path, classes: int) -> None:
     """Files of each split and class below `photos`, and their features in the cache."""
-    bank = FeatureBank(load_backbone("lite"), cache=folder / "cache" / "features", progress=False)
+    bank = FeatureCache(load_backbone("lite"), cache=folder / "cache" / "features", progress=False)
     side, width = bank.backbone.grid, bank.backbone.embed_dim
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(classes, width, generator=generator)

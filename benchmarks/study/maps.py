@@ -25,7 +25,7 @@ from pbprompt.model.predictor import predictive
 from pbprompt.prompts.pbprompt.transport import patch_cosines, transport_plans
 from pbprompt.registry import find_method
 from pbprompt.research.provenance import commit, machine
-from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.features.cache import FeatureCache, Features
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.backbone import Encoded
@@ -47,7 +47,7 @@ FIGURE = "study-maps.svg"
 
 def measure_maps(root: Path | None, say: Callable[[str], None]) -> None:
     """Tune, look, and write the file of results."""
-    bank = FeatureBank(load_backbone("lite"))
+    bank = FeatureCache(load_backbone("lite"))
     kind = find_method("pbprompt")
     about = {"shots": SHOTS, "seed": SEED, "backbone": bank.backbone.fingerprint, "commit": commit()}
     found: dict[str, Any] = {}

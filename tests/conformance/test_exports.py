@@ -22,7 +22,7 @@ from pbprompt.learners.method import make_config
 from pbprompt.model.fitting import fit_into
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import methods
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, random_backbone
 from pbprompt.vision.towers.text import TextConfig
@@ -71,7 +71,7 @@ def as_fit_leaves_it(name, photos, backbone, tmp_path, variant=""):
     """Fitted, calibrated, saved and read again."""
     kind, dataset = METHODS[name], open_dataset(photos)
     config = make_config(kind, "default", variant, QUICK.get(name, []))
-    bank = FeatureBank(backbone, cache=tmp_path / "cache", progress=False)
+    bank = FeatureCache(backbone, cache=tmp_path / "cache", progress=False)
     fit_into(tmp_path / "model", dataset, bank, kind, config, FitOptions(max_steps=1, progress=False))
     return TunedModel.load(tmp_path / "model", backbone)
 

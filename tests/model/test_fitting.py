@@ -23,7 +23,7 @@ from pbprompt.model.fitting import (
 from pbprompt.model.streamed_statistics import Gathered
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.build_dataset import Choices
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.names import from_folder, read_name
@@ -46,7 +46,7 @@ def photos(tmp_path_factory):
 
 def test_a_draw_is_fitted_judged_and_saved(photos, tiny_vit, tmp_path):
     dataset, kind, announced = open_dataset(photos), find_method("nearest-mean"), []
-    bank = FeatureBank(tiny_vit, cache=tmp_path / "cache", progress=False)
+    bank = FeatureCache(tiny_vit, cache=tmp_path / "cache", progress=False)
     folder, few = tmp_path / "model", draw(dataset, 2, seed=1).apply(dataset)
     model = fit_into(
         folder, few, bank, kind, kind.Config(), FitOptions(announce=announced.append), temperature=True
@@ -101,7 +101,7 @@ def fitted(streamed_photos, tiny_vit):
 
 def test_it_is_the_fit_in_memory(streamed_photos, tiny_vit, fitted, tmp_path):
     kind = find_method("conjugate")
-    bank = FeatureBank(tiny_vit, cache=tmp_path / "cache", progress=False)
+    bank = FeatureCache(tiny_vit, cache=tmp_path / "cache", progress=False)
     dataset = open_dataset(streamed_photos)
     whole = TunedModel.fit(dataset, bank, kind, kind.Config(), FitOptions(group="none", progress=False))
     model = fitted

@@ -14,7 +14,7 @@ from pbprompt.learners.method import Method, make_config
 from pbprompt.model.learn import epoch_features, one_ahead, run_identity, tune
 from pbprompt.prompts.loop.loop import Run
 from pbprompt.prompts.pbprompt.model import PBPrompt
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.towers.backbone import random_backbone
 
@@ -33,7 +33,7 @@ def dataset(tmp_path):
 
 @pytest.fixture
 def bank(tiny_vit):
-    return FeatureBank(tiny_vit, progress=False)
+    return FeatureCache(tiny_vit, progress=False)
 
 
 def same(one, other):

@@ -12,7 +12,7 @@ from pbprompt.model.decisions import Rule
 from pbprompt.model.nothing import FEWEST, Nothing, drawings
 from pbprompt.model.tuned import TunedModel
 from pbprompt.testing.fits import few_of_the_sample
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.backbone import Encoded
@@ -27,7 +27,7 @@ def lite():
 @pytest.fixture(scope="module")
 def model(lite) -> TunedModel:
     dataset = draw(open_dataset("sample:fluent"), 2, 1).apply(open_dataset("sample:fluent"))
-    return TunedModel.fit(dataset, FeatureBank(lite, progress=False), Conjugate, ConjugateConfig())
+    return TunedModel.fit(dataset, FeatureCache(lite, progress=False), Conjugate, ConjugateConfig())
 
 
 def empty_images() -> list[Image.Image]:
@@ -84,7 +84,7 @@ def test_empty_images_are_marked_and_others_not(model, lite):
     )
     assert all(one.unsure and one.answer == ("", 0.0) for one in told)
     sample = open_dataset("sample:fluent")
-    others = FeatureBank(lite, progress=False).encode(sample.root, sample.test)
+    others = FeatureCache(lite, progress=False).encode(sample.root, sample.test)
     marks = model.predict(others.images).nothing
     assert float(marks.float().mean()) < 0.01
 

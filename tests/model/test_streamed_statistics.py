@@ -22,7 +22,7 @@ from pbprompt.model import streamed_statistics as gathered
 from pbprompt.model.streamed_statistics import Gathered, Pass, gather_units
 from pbprompt.testing.fits import tiny_vit
 from pbprompt.vision.features import checkpoint as checkpoints
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.features.checkpoint import Checkpoint
 from pbprompt.vision.features.encode import decoder_for
 from pbprompt.vision.images.items import Item
@@ -65,7 +65,7 @@ def in_memory(photos, tmp_path_factory) -> Evidence:
     backbone = tiny_vit()
     files = sorted(file for file in photos.glob("train/*/*.png") if file.name != "99.png")
     items = [Item(str(file.relative_to(photos)), CLASSES.index(file.parent.name)) for file in files]
-    bank = FeatureBank(backbone, cache=tmp_path_factory.mktemp("cache"), progress=False)
+    bank = FeatureCache(backbone, cache=tmp_path_factory.mktemp("cache"), progress=False)
     features = bank.encode(photos, items)
     return Evidence.of(torch.nn.functional.normalize(features.global_), features.labels, len(CLASSES))
 

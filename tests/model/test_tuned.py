@@ -17,7 +17,7 @@ from pbprompt.model.calibration import check_temperature
 from pbprompt.model.evaluate import evaluate, evaluated
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.images.stream import Stream
@@ -44,7 +44,7 @@ def photos(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bank(tiny_vit, tmp_path_factory):
-    return FeatureBank(tiny_vit, cache=tmp_path_factory.mktemp("features"), progress=False)
+    return FeatureCache(tiny_vit, cache=tmp_path_factory.mktemp("features"), progress=False)
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ from pbprompt.apps.explain.drawing import SIDE, draw_captions, stacked
 from pbprompt.apps.explain.prompts import PromptCaptions
 from pbprompt.errors import InputError
 from pbprompt.research.pictures import find_picture, make_picture
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 
 
 @pytest.fixture(scope="module")
 def bank(tiny_vit, tmp_path_factory):
-    return FeatureBank(tiny_vit, cache=tmp_path_factory.mktemp("features"), progress=False)
+    return FeatureCache(tiny_vit, cache=tmp_path_factory.mktemp("features"), progress=False)
 
 
 def short(name, **changes):

@@ -15,7 +15,7 @@ from pbprompt.model.metrics.evaluation import harmonic_mean
 from pbprompt.model.metrics.selective import auroc
 from pbprompt.research.protocol import prepare_run, run_task
 from pbprompt.research.runs import RunConfig, RunRecord, read_line
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.sources import open_dataset
 
 DATA = "sample:openmoji"
@@ -24,7 +24,7 @@ SHORT = {"shots": 1, "overrides": ("epochs=2",), "samples": 3}
 
 @pytest.fixture(scope="module")
 def bank(lite):
-    return FeatureBank(lite, progress=False)
+    return FeatureCache(lite, progress=False)
 
 
 def run(bank, **values):

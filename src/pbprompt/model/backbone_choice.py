@@ -20,7 +20,7 @@ from pbprompt.learners.method import Method, MethodConfig
 from pbprompt.model.metrics.resampling import image_counts, interval, resampled_mean
 from pbprompt.model.scoring import Fit, log_probabilities, score
 from pbprompt.model.series import series_of
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.features.encode import default_batch
 from pbprompt.vision.images.images import open_image
 from pbprompt.vision.images.items import Dataset
@@ -44,7 +44,7 @@ class Tried(NamedTuple):
 
 
 def tried(
-    dataset: Dataset, bank: FeatureBank, kind: type[Method], config: MethodConfig, seed: int, group: str = ""
+    dataset: Dataset, bank: FeatureCache, kind: type[Method], config: MethodConfig, seed: int, group: str = ""
 ) -> dict[Places, Tried]:
     """Each choice of the bank's backbones, each fitted to four fifths of the training images five times; the
     same series are left out by all. Empty where no class has two images, or one has none."""

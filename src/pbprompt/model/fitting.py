@@ -30,7 +30,7 @@ from pbprompt.model.manifest import claim
 from pbprompt.model.nothing import Nothing
 from pbprompt.model.streamed_statistics import Gathered, Pass, gather_units
 from pbprompt.model.tuned import TunedModel
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.features.checkpoint import Checkpoint
 from pbprompt.vision.features.progress import Progress
 from pbprompt.vision.images import catalog
@@ -53,7 +53,7 @@ LOOKED_AT = 4  # units of a folder, to see whether it holds images or files of i
 def fit_into(
     folder: Path,
     dataset: Dataset,
-    bank: FeatureBank,
+    bank: FeatureCache,
     kind: type[Method],
     config: MethodConfig,
     options: FitOptions = USUAL,

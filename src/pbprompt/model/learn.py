@@ -22,7 +22,7 @@ from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.learners.trained import Trained
 from pbprompt.prompts.loop.loop import EpochFeatures, Run, batches, train
-from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.features.cache import FeatureCache, Features
 from pbprompt.vision.images.decoding import begun
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.towers.backbone import Backbone
@@ -100,7 +100,7 @@ def bank_on(bank: Bank, backbone: Backbone) -> Bank:
     """The bank with another backbone, such as one that a method has tuned."""
     if bank.backbone is backbone or bank.backbone.fingerprint == backbone.fingerprint:
         return bank
-    if not isinstance(bank, FeatureBank):
+    if not isinstance(bank, FeatureCache):
         raise InputError(
             "features that are given are of the frozen towers, and this method tunes them: give a folder or "
             "a table of images"
@@ -124,10 +124,10 @@ def epoch_features(
     """What each epoch trains on; with centre crops, so many random ones come in turn after them."""
     if views == "centre":
         kept = bank.encode(dataset.root, dataset.train)
-        if crops and isinstance(bank, FeatureBank):
+        if crops and isinstance(bank, FeatureCache):
             more = bank.fixed_views(dataset.root, dataset.train, seed=seed, views=crops)
             kept = Features.concatenate([kept, more])
-    elif not isinstance(bank, FeatureBank):
+    elif not isinstance(bank, FeatureCache):
         raise InputError(f"views {views!r}: features that are given have no other views: use 'centre'")
     elif views == "fresh":
 

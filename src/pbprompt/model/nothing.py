@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.items import Item
 from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.backbone import Backbone
@@ -79,7 +79,7 @@ def _features(backbone: Backbone) -> Float[Tensor, "k d"]:
                 items.append(Item(f"{place}.png", 0))
                 Image.fromarray(picture).save(Path(folder, items[-1].path))
             _made[see] = (
-                FeatureBank(backbone, progress=False).encode(Path(folder), items).global_.cpu().float()
+                FeatureCache(backbone, progress=False).encode(Path(folder), items).global_.cpu().float()
             )
     return _made[see]
 

@@ -28,7 +28,7 @@ from pbprompt.research.recipes import (
     recipe_names,
     setting_words,
 )
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.build_dataset import OF_A_DRAW
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.images import open_image
@@ -102,7 +102,7 @@ def find_picture(name_or_path: str) -> PictureRecipe | None:
         return read(PictureRecipe, {**values, "overrides": overrides, "name": path.stem})
 
 
-def make_picture(picture: PictureRecipe, bank: FeatureBank, root: Path | None = None) -> Drawn:
+def make_picture(picture: PictureRecipe, bank: FeatureCache, root: Path | None = None) -> Drawn:
     """The picture, and what is in it: the settings, the images, and the figures that were drawn."""
     if picture.picture == "captions" and not picture.captions:
         raise InputError(f"{picture.name}: has no captions to choose from: give some, one sentence each")

@@ -39,7 +39,7 @@ from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.research.provenance import code_of, commit, machine
 from pbprompt.research.runs import BackboneFacts, DataFacts, RunConfig, RunRecord, Split
-from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.features.cache import FeatureCache, Features
 from pbprompt.vision.images.build_dataset import OF_A_DRAW
 from pbprompt.vision.images.fewshot import base_new, draw
 from pbprompt.vision.images.items import Dataset
@@ -122,7 +122,7 @@ def prepare_run(config: RunConfig, datasets: Datasets | None = None) -> Prepared
     return Prepared(config, few, data, targets)
 
 
-def run_task(run: Prepared, bank: FeatureBank) -> tuple[RunRecord, Arrays]:
+def run_task(run: Prepared, bank: FeatureCache) -> tuple[RunRecord, Arrays]:
     """Train and test; returns the record and, for every test, what it says of each image."""
     start = time.perf_counter()
     base, new = base_new(run.few) if run.config.task == "base-to-new" else (run.few, None)
@@ -177,7 +177,7 @@ def _domain(name: str, other: Dataset, source: str, few: Dataset) -> Dataset:
     return replace(other, test=other.test or other.items)
 
 
-def _tuned(run: Prepared, base: Dataset, new: Dataset | None, bank: FeatureBank) -> TunedModel:
+def _tuned(run: Prepared, base: Dataset, new: Dataset | None, bank: FeatureCache) -> TunedModel:
     if run.config.split == "val" and run.kind.needs_validation(run.settings):
         raise InputError(
             f"{run.kind.name} chooses by validation images with these settings, so that it cannot be tested "
@@ -192,7 +192,7 @@ def _tuned(run: Prepared, base: Dataset, new: Dataset | None, bank: FeatureBank)
     return TunedModel.fit(base, bank, run.kind, run.settings, options, samples=run.config.samples)
 
 
-def _temperature(run: Prepared, base: Dataset, new: Dataset | None, bank: FeatureBank) -> float:
+def _temperature(run: Prepared, base: Dataset, new: Dataset | None, bank: FeatureCache) -> float:
     """By what models of five folds say of the training images that they were not given; 1 where no class has
     two."""
     labels = torch.tensor([item.label for item in base.train])

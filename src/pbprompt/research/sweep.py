@@ -18,7 +18,7 @@ from pbprompt.executors import Ended, Executor, Job
 from pbprompt.model.learn import epoch_features
 from pbprompt.research.protocol import Arrays, Datasets, Prepared, prepare_run, run_task
 from pbprompt.research.runs import Failure, RunConfig, RunRecord, RunStore
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.workers import available_cpus
 from pbprompt.vision.towers.loading.load import backbone_fingerprint, load_backbone
 from pbprompt.vision.towers.rounding import PRECISIONS
@@ -48,11 +48,11 @@ def encode(runs: Sequence[Prepared], backbone: str, device: str) -> None:
 
 
 @cache
-def _bank(backbone: str, device: str, precision: str) -> FeatureBank:
+def _bank(backbone: str, device: str, precision: str) -> FeatureCache:
     """Of towers that are loaded once a process, however many runs it does."""
     # threads: with decoding processes of its own, every worker would start as many as there are processors
     towers = load_backbone(backbone, device=device, dtype=PRECISIONS[precision])
-    return FeatureBank(towers, workers=available_cpus(), progress=False)
+    return FeatureCache(towers, workers=available_cpus(), progress=False)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 from pbprompt.apps.audit.corrections import HEADER, corrected, write_corrections
 from pbprompt.apps.audit.duplicates import twins
 from pbprompt.errors import InputError
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.sources import open_dataset
 
 
@@ -87,7 +87,7 @@ def test_what_is_wrong_is_named(found, table, changes, says):
 def test_test_images_that_are_training_images(found, lite):
     dataset = open_dataset(found.root)
     dataset = replace(dataset, train=tuple(one for one in dataset.train if "torn" not in one.path))
-    assert set(twins(dataset, "test", FeatureBank(lite, progress=False))) == {
+    assert set(twins(dataset, "test", FeatureCache(lite, progress=False))) == {
         found.images[row].path
         for group in found.duplicates
         if group.exact and {found.images[row].split for row in group.rows} >= {"train", "test"}

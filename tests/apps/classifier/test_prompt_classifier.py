@@ -15,7 +15,7 @@ from pbprompt.learners.method import make_config
 from pbprompt.model.learn import tune
 from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
-from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.features.cache import FeatureCache, Features
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.images.names import read_name
@@ -59,7 +59,7 @@ def test_fit_on_images_is_the_librarys_tuning(photos, lite, fitted):
     files, labels = paths(photos, "train")
     items = tuple(Item(str(file), NAMES.index(label)) for file, label in zip(files, labels, strict=True))
     dataset = Dataset("mine", Path("/"), NAMES, items)
-    kind, bank = find_method("pbprompt"), FeatureBank(lite, progress=False)
+    kind, bank = find_method("pbprompt"), FeatureCache(lite, progress=False)
     config = make_config(kind, overrides=BRIEF_WORDS)
     method, _ = tune(dataset, bank, kind, config, FitOptions(shots=3, seed=3, progress=False))
     test, _ = paths(photos, "test")
@@ -78,7 +78,7 @@ def test_fit_on_images_is_the_librarys_tuning(photos, lite, fitted):
 def test_fit_on_a_folder_is_what_the_command_line_does(photos, lite):
     dataset = open_dataset(photos)
     drawn = draw(dataset, 2, 5)
-    kind, bank = find_method("pbprompt"), FeatureBank(lite, progress=False)
+    kind, bank = find_method("pbprompt"), FeatureCache(lite, progress=False)
     config = make_config(kind, variant="b-prompt", overrides=BRIEF_WORDS)
     method, _ = tune(drawn.apply(dataset), bank, kind, config, FitOptions(shots=2, seed=5, progress=False))
     predictor = predictive(method, 3)

@@ -88,6 +88,6 @@ def test_against_other_images_is_refused_before_any_is_read(run, model, tmp_path
     def encode(*given, **named):
         raise AssertionError("images were read")
 
-    monkeypatch.setattr("pbprompt.vision.features.cache.FeatureBank.encode", encode)
+    monkeypatch.setattr("pbprompt.vision.features.cache.FeatureCache.encode", encode)
     code, _, err = run("evaluate", whole, aside, "--against")
     assert code == 2 and "give the data that it was fitted to" in err and err.count("\n") == 1

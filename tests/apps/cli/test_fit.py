@@ -24,7 +24,7 @@ from pbprompt.model.card import Provenance
 from pbprompt.model.manifest import WEIGHTS
 from pbprompt.model.series import by_path
 from pbprompt.model.tuned import TunedModel
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.features.progress import Progress
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.loading.load import load_backbone
@@ -166,7 +166,7 @@ def test_the_validation_images_are_answered_and_kept(run, photos, tmp_path):
     from pbprompt.model.calibration import read_calibration
     from pbprompt.model.predictor import predictive
     from pbprompt.model.tuned import TunedModel
-    from pbprompt.vision.features.cache import FeatureBank
+    from pbprompt.vision.features.cache import FeatureCache
     from pbprompt.vision.images.build_dataset import OF_A_DRAW
     from pbprompt.vision.images.sources import open_dataset
 
@@ -177,7 +177,7 @@ def test_the_validation_images_are_answered_and_kept(run, photos, tmp_path):
     assert kept is not None and len(kept) == 6
     assert (kept.classes, kept.classes_seen, kept.samples, kept.seed) == (3, 3, 20, 0)
     dataset, method = open_dataset(str(photos), seed=1, held_out=OF_A_DRAW), TunedModel.load(model).method
-    features = FeatureBank(method.backbone, progress=False).encode(dataset.root, dataset.val)
+    features = FeatureCache(method.backbone, progress=False).encode(dataset.root, dataset.val)
     assert calibrated_by(predictive(method), features) == kept
     assert "6 validation images, of 3 of 3 classes" in (model / "README.md").read_text()
 
@@ -716,7 +716,7 @@ def test_what_is_held_out_has_no_twin_in_training(run, bursts, tmp_path, group):
     code, _, err = run("fit", bursts, "--hold-out", "0.3", *group, "--out", model)
     assert code == 0 and "52 of 52 training photographs have a twin in their class" in err, err
     data = TunedModel.load(model).info.data
-    found = by_path(open_dataset(bursts), FeatureBank(load_backbone("lite")), data.group)
+    found = by_path(open_dataset(bursts), FeatureCache(load_backbone("lite")), data.group)
     split = open_dataset(bursts, held_out=data.held_out, series=found)
     assert split.content_hash == data.content_hash
     scenes = [{(item.label, item.path[-7]) for item in items} for items in (split.train, split.test)]

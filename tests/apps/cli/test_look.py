@@ -10,7 +10,7 @@ import torch
 
 import pbprompt
 from pbprompt.apps.audit import audit
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.towers.loading.load import load_backbone
 
 SAMPLE = Path(pbprompt.__file__).parent / "vision" / "images" / "sample" / "images" / "fluent"
@@ -56,7 +56,7 @@ def test_of_several_backbones_the_first_is_asked(run, photos, monkeypatch):
     code, _, err = run("look", photos, "--json", "--backbone", "lite", "--backbone", "lite-vit")
     assert code == 0 and "looking by lite alone, the first of the backbones; lite-vit not asked" in err
     by_list = audit.look(photos, backbone=["lite", load_backbone("lite-vit")])
-    lite = FeatureBank(load_backbone("lite"), progress=False)
+    lite = FeatureCache(load_backbone("lite"), progress=False)
     dataset = audit.open_images(photos)[0]
     expected = lite.encode(dataset.root, dataset.items).global_
     assert by_list.labelled and all(torch.equal(one, expected) for one in asked) and len(asked) == 2

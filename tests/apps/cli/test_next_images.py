@@ -10,7 +10,7 @@ import pytest
 
 import pbprompt
 from pbprompt.apps.cli import main
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 
 SAMPLE = Path(pbprompt.__file__).parent / "vision" / "images" / "sample" / "images" / "fluent"
 CLASSES = ("clock", "heart", "mammal")
@@ -81,14 +81,14 @@ def test_what_is_filled_in_while_it_chooses_stays(run, fitted, tmp_path, monkeyp
     table = tmp_path / "labels.csv"
     command = ("next", loose, "--model", fitted / "model", "--out", table)
     assert run(*command, "-n", "3")[0] == 0
-    first, encode = rows(table), FeatureBank.encode
+    first, encode = rows(table), FeatureCache.encode
 
     def meanwhile(self, root, items, failures=None):
         found = encode(self, root, items, failures)
         table.write_text(table.read_text().replace(",,", ",clock,"))
         return found
 
-    monkeypatch.setattr(FeatureBank, "encode", meanwhile)
+    monkeypatch.setattr(FeatureCache, "encode", meanwhile)
     assert run(*command, "-n", "2")[0] == 0
     assert [row["label"] for row in rows(table)] == ["clock"] * 3 + [""] * 2
     assert [row["image"] for row in rows(table)][:3] == [row["image"] for row in first]

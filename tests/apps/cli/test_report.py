@@ -9,7 +9,7 @@ from pbprompt.apps.cli.runs import report
 from pbprompt.errors import InputError
 from pbprompt.research.protocol import prepare_run, run_task
 from pbprompt.research.runs import RunConfig, RunStore
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 
 app = typer.Typer()
 app.command()(report)
@@ -35,7 +35,7 @@ def test_report(tmp_path, lite, monkeypatch):
     monkeypatch.chdir(tmp_path)
     coloured_squares(tmp_path / "squares")
     store = RunStore(tmp_path / "runs")
-    bank = FeatureBank(lite, progress=False)
+    bank = FeatureCache(lite, progress=False)
     for method in ("zeroshot", "nearest-mean"):
         config = RunConfig(task="few-shot", dataset="./squares", method=method, shots=2)
         record, arrays = run_task(prepare_run(config), bank)

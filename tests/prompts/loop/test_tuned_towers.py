@@ -17,7 +17,7 @@ from pbprompt.prompts.rivals.coop import CoOp, CoOpConfig
 from pbprompt.prompts.rivals.towers.clip_lora import CLIPLoRA, CLIPLoRAConfig
 from pbprompt.testing.fits import NAMES, random_images
 from pbprompt.vision.features import cache as bank_module
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.backbone import Encoded
@@ -79,7 +79,7 @@ def test_groups_have_their_share_of_the_rate(tiny_vit):
 @pytest.mark.parametrize("views", ["centre", 2])
 def test_images_are_encoded_once_up_to_the_first_touched_block(tiny_vit, few, tmp_path, monkeypatch, views):
     """A second fit, of other settings in the same blocks, reads the states; of more blocks, it encodes."""
-    bank = FeatureBank(tiny_vit, cache=tmp_path, progress=False)
+    bank = FeatureCache(tiny_vit, cache=tmp_path, progress=False)
 
     def fit(**settings):
         config = CLIPLoRAConfig(batch_size=14, epochs=3, **settings)
@@ -98,7 +98,7 @@ def test_images_are_encoded_once_up_to_the_first_touched_block(tiny_vit, few, tm
 
 def test_a_run_goes_on_where_it_stopped(tiny_vit, few, tmp_path):
     """To the same bits, dropout and all."""
-    bank = FeatureBank(tiny_vit, cache=tmp_path / "cache", progress=False)
+    bank = FeatureCache(tiny_vit, cache=tmp_path / "cache", progress=False)
     config = CLIPLoRAConfig(batch_size=14, budget=5, learning_rate=0.05)
 
     def fit(folder, steps=None):

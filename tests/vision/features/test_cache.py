@@ -10,7 +10,7 @@ from pbprompt.errors import InputError
 from pbprompt.vision.features import cache as feature_bank
 from pbprompt.vision.features import encode
 from pbprompt.vision.features import store as feature_store
-from pbprompt.vision.features.cache import FeatureBank, Features, feature_folder
+from pbprompt.vision.features.cache import FeatureCache, Features, feature_folder
 from pbprompt.vision.images import decoding
 from pbprompt.vision.images.images import open_image
 from pbprompt.vision.images.items import Item
@@ -36,7 +36,7 @@ def items():
 
 
 def bank(backbone, **options):
-    return FeatureBank(backbone, progress=False, **options)
+    return FeatureCache(backbone, progress=False, **options)
 
 
 def direct(backbone, images):

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from pbprompt.vision.features import claims
-from pbprompt.vision.features.cache import FeatureBank, feature_folder
+from pbprompt.vision.features.cache import FeatureCache, feature_folder
 from pbprompt.vision.features.claims import Claims
 from pbprompt.vision.images.items import Item
 
@@ -21,13 +21,13 @@ from pbprompt.vision.towers.text import TextConfig
 from pbprompt.vision.towers.vit import VitConfig
 from pbprompt.vision.images.items import Item
 from pbprompt.vision.features import claims
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 
 claims.SMALLEST = 2
 text = TextConfig(context_length=77, vocab_size=49408, width=64, heads=4, layers=1)
 backbone = random_backbone(BackboneConfig("tiny-vit", 32, VitConfig(32, 8, 64, 1, 4), text))
 items = [Item(f"{place}.png", 0) for place in range(24)]
-bank = FeatureBank(backbone, progress=False)
+bank = FeatureCache(backbone, progress=False)
 for _ in range(3):  # four processes, of which one imported torch
     if not os.fork():
         break
@@ -123,7 +123,7 @@ def test_without_a_folder_for_locks_everything_is_encoded(tmp_path, tiny_vit, ph
 def test_what_became_stored_meanwhile_is_read(tiny_vit, photos, monkeypatch):
     """Between the first look at the store and the claim, another process finished."""
     items = [Item(f"{place}.png", 0) for place in range(3)]
-    own, other = (FeatureBank(tiny_vit, progress=False) for _ in range(2))
+    own, other = (FeatureCache(tiny_vit, progress=False) for _ in range(2))
     share = Claims.share
 
     def late(self, keys, portions):

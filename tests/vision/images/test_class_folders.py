@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from pbprompt.errors import InputError
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.images import HEIC, open_image
 from pbprompt.vision.images.items import Item
 from pbprompt.vision.images.names import read_name
@@ -155,6 +155,6 @@ def test_pipes_are_left_out_and_not_waited_for(tmp_path, tiny_vit):
     assert data.skipped == (("cat/pipe.png", "not a regular file"),) and len(data.items) == 6
     with pytest.raises(InputError, match=r"pipe\.png: a pipe, socket or device"):
         open_image(tmp_path / "cat" / "pipe.png")
-    bank = FeatureBank(tiny_vit, progress=False)
+    bank = FeatureCache(tiny_vit, progress=False)
     with pytest.raises(InputError, match=r"pipe\.png: not a regular file"):
         bank.encode(tmp_path, [Item("cat/pipe.png", 0)])

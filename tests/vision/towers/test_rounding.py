@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from pbprompt.errors import InputError
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.towers.engine import encode_texts
 from pbprompt.vision.towers.loading.load import load_backbone
 from pbprompt.vision.towers.rounding import precision_of, round_image_tower
@@ -38,7 +38,7 @@ def test_features_are_near_and_texts_are_the_same(name, tiny_vit, able):
 def test_features_are_kept_apart(tiny_vit, able, tmp_path):
     rough = copy.deepcopy(tiny_vit)
     round_image_tower(rough)
-    stores = [FeatureBank(one, cache=tmp_path)._store(one.preprocess.identity) for one in (tiny_vit, rough)]
+    stores = [FeatureCache(one, cache=tmp_path)._store(one.preprocess.identity) for one in (tiny_vit, rough)]
     assert stores[0].folder != stores[1].folder
 
 

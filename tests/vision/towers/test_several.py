@@ -9,7 +9,7 @@ from PIL import Image
 from pbprompt.errors import InputError
 from pbprompt.model.predictor import zero_shot
 from pbprompt.testing.fits import tiny_dino, tiny_resnet, tiny_vit
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.features.encode import encode_records
 from pbprompt.vision.images.decoding import Decoder
 from pbprompt.vision.images.items import Item
@@ -52,7 +52,7 @@ def test_each_sees_what_it_sees_alone(several, pictures):
 
 def test_files_streams_and_copies_agree_and_features_are_kept_by_each(several, pictures, tmp_path):
     folder, items = pictures
-    first = FeatureBank(several.towers[0], cache=tmp_path / "cache", progress=False)
+    first = FeatureCache(several.towers[0], cache=tmp_path / "cache", progress=False)
     first.encode(folder, items)
     bank = first.on(several)
     kept = bank.encode(folder, items)
@@ -68,13 +68,13 @@ def test_new_images_are_decoded_once_and_kept_as_by_each_alone(several, pictures
     folder, items = pictures
     alone = []
     for at, tower in enumerate(several.towers):
-        by_itself = FeatureBank(tower, cache=tmp_path / str(at), progress=False)
+        by_itself = FeatureCache(tower, cache=tmp_path / str(at), progress=False)
         alone.append(by_itself.encode(folder, items))
     decoded = []
     monkeypatch.setattr(
         Decoder, "_one", lambda self, *of, plain=Decoder._one: decoded.append(of) or plain(self, *of)
     )
-    bank = FeatureBank(several, cache=tmp_path / "cache", progress=False)
+    bank = FeatureCache(several, cache=tmp_path / "cache", progress=False)
     bank.encode(folder, items)
     assert len(decoded) == 3 and bank.encoded == 3 * len(several.towers)
     for tower, expected in zip(several.towers, alone, strict=True):
@@ -109,7 +109,7 @@ def test_an_image_that_cannot_be_read_is_left_out_once(pictures, tmp_path):
     folder, items = pictures
     (folder / "1.png").write_bytes(b"no image")
     failures: dict[str, InputError] = {}
-    bank = FeatureBank(Several([tiny_vit(), tiny_dino()]), cache=tmp_path / "cache", progress=False)
+    bank = FeatureCache(Several([tiny_vit(), tiny_dino()]), cache=tmp_path / "cache", progress=False)
     features = bank.encode(folder, items, failures)
     assert list(failures) == ["1.png"] and len(features) == len(features.global_) == 2
     assert features.global_.isfinite().all()

@@ -29,7 +29,7 @@ from pbprompt.errors import InputError
 from pbprompt.files import as_text
 from pbprompt.model.multi_label import targets
 from pbprompt.model.predictor import zero_shot
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.features.progress import Progress
 from pbprompt.vision.features.store import file_hashes
 from pbprompt.vision.images.build_dataset import Choices
@@ -214,7 +214,7 @@ def look(
     dataset, labelled = open_images(source, root, classes_file, alike=True)  # which is told
     first = [backbone] if isinstance(backbone, str | Backbone) else list(backbone)[:1]
     towers = load_backbone(first, device=device).towers[0]
-    bank = FeatureBank(towers, progress=progress)
+    bank = FeatureCache(towers, progress=progress)
     failures: dict[str, InputError] = {}
     features = bank.encode(dataset.root, dataset.items, failures)
     items = [item for item in dataset.items if item.path not in failures]

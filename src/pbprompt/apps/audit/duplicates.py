@@ -19,7 +19,7 @@ from jaxtyping import Float, Int, UInt8
 from PIL import Image
 from torch import Tensor
 
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.items import Dataset
 from pbprompt.vision.similarity import unit
 
@@ -107,7 +107,7 @@ def _cutter() -> Float[Tensor, "w fine side"]:
     return torch.stack(found)
 
 
-def twins(dataset: Dataset, split: str, bank: FeatureBank) -> list[str]:
+def twins(dataset: Dataset, split: str, bank: FeatureCache) -> list[str]:
     """Images of a split of which a training image (of `left-out`: another one) has the very features: the
     same picture."""
     alone = split == "left-out"

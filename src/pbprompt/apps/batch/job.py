@@ -28,7 +28,7 @@ from pbprompt.learners.predictive import Prediction, Predictive
 from pbprompt.model.decisions import NO_RULE, Rule
 from pbprompt.model.folder import saved_state
 from pbprompt.model.tuned import TunedModel
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.features.encode import Encoding, decoder_for, default_batch, encode_records
 from pbprompt.vision.features.progress import Progress
 from pbprompt.vision.images.decoding import Decoder
@@ -186,7 +186,7 @@ def encoder(backbone: Backbone, stream: Stream) -> Iterator[Encoder]:
     files = [record.content for unit in units if isinstance(unit, Files) for record in unit.files]
     whole = bool(units) and all(isinstance(unit, Files) for unit in units)
     if whole and all(isinstance(content, Path) for content in files):
-        bank = FeatureBank(backbone, progress=False)
+        bank = FeatureCache(backbone, progress=False)
         yield Encoder(bank.encode_files, AT_ONCE, _part_size(backbone))
         return
     with contextlib.closing(decoder_for(backbone)) as decoder:

@@ -28,7 +28,7 @@ from PIL import Image
 
 from pbprompt.apps.classifier.estimator import DataConversionWarning
 from pbprompt.errors import InputError
-from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.features.cache import FeatureCache, Features
 from pbprompt.vision.features.encode import default_batch, encode_records, share_of_batch
 from pbprompt.vision.features.progress import Progress
 from pbprompt.vision.images import names
@@ -61,7 +61,7 @@ def encode_inputs(X: Any, backbone: Backbone, *, progress: bool = False) -> Enco
             return Encoded(whole, whole[:, None][:, :0])
         return Encoded(table, table[:, None]) if table.ndim == 2 else Encoded(table[:, 0], table[:, 1:])
     if all(isinstance(picture, PATHS) for picture in pictures):
-        bank = FeatureBank(backbone, progress=progress)
+        bank = FeatureCache(backbone, progress=progress)
         return bank.encode(Path(), [Item(str(Path(path).expanduser()), 0) for path in pictures]).images
     return _encode_pictures(pictures, backbone, progress)
 

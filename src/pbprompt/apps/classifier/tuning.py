@@ -33,7 +33,7 @@ from pbprompt.learners.method import MethodConfig, make_config
 from pbprompt.model.hierarchy import checked_hierarchy, levels
 from pbprompt.model.learn import Bank
 from pbprompt.registry import find_method
-from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.features.cache import FeatureCache, Features
 from pbprompt.vision.images.build_dataset import Shares
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE, Dataset, Item
 from pbprompt.vision.images.names import described
@@ -82,7 +82,7 @@ def own_dataset(
     dataset = open_dataset(X, template=template, seed=seed, held_out=held_out, nested=nested).single_label()
     if dataset.skipped:
         warnings.warn(f"{X}: {dataset.describe_skipped()}", stacklevel=3)  # where `fit` was called
-    return Training(dataset, FeatureBank(backbone, progress=progress), np.array(dataset.classes))
+    return Training(dataset, FeatureCache(backbone, progress=progress), np.array(dataset.classes))
 
 
 def hierarchy_of(dataset: Dataset, labels: Sequence[Any], given: Hierarchy) -> dict[str, str]:

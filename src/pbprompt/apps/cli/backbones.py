@@ -39,14 +39,14 @@ def check(
     from pbprompt.model.predictor import predict_features, zero_shot
     from pbprompt.model.scoring import Fit, score
     from pbprompt.registry import find_method
-    from pbprompt.vision.features.cache import FeatureBank
+    from pbprompt.vision.features.cache import FeatureCache
     from pbprompt.vision.images.build_dataset import OF_A_DRAW
     from pbprompt.vision.images.sources import open_dataset
     from pbprompt.vision.towers.loading.load import load_backbone
 
     towers = load_backbone(backbone, activation=activation, device=device)
     sample = open_dataset("sample", held_out=OF_A_DRAW)
-    bank = FeatureBank(towers, progress=False)
+    bank = FeatureCache(towers, progress=False)
     features = bank.encode(sample.root, sample.test)
     see, classes, template = towers.preprocess, sample.classes, sample.template
     resized = f", short side {see.resize}" if see.resize else ""

@@ -26,7 +26,7 @@ from pbprompt.model.metrics.resampling import sign_test
 from pbprompt.model.scoring import against
 from pbprompt.model.series import by_path, series_of
 from pbprompt.model.tuned import TunedModel
-from pbprompt.vision.features.cache import FeatureBank, without_unreadable
+from pbprompt.vision.features.cache import FeatureCache, without_unreadable
 from pbprompt.vision.images.build_dataset import NONE
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.items import Dataset, some
@@ -44,7 +44,7 @@ def evaluate_as(options: EvaluateOptions) -> None:
     if tuned.multi_label:
         refuse(options, "figures", f"{own} is multi-label, which has no confusion matrix")
         refuse(options, "together against class_mix", f"{own} is multi-label")
-    bank = FeatureBank(tuned.backbone, progress=distributed.is_main() and not options.as_json)
+    bank = FeatureCache(tuned.backbone, progress=distributed.is_main() and not options.as_json)
     judged = judged_images(tuned, options, bank)
     dataset, part = judged.dataset, judged.split
     if part == LEFT_OUT:
@@ -158,7 +158,7 @@ class Judged(NamedTuple):
     warning: str
 
 
-def judged_images(model: TunedModel, options: EvaluateOptions, bank: FeatureBank) -> Judged:
+def judged_images(model: TunedModel, options: EvaluateOptions, bank: FeatureCache) -> Judged:
     """Those of a split that is asked for; else the test split; else, where data has none, all of them.
 
     What a model was fitted to whole is judged by leaving out, where that can be done.
@@ -194,7 +194,7 @@ def judged_images(model: TunedModel, options: EvaluateOptions, bank: FeatureBank
     return Judged(model, dataset, part, f"{dataset.name}: {words}", count == whole, "; ".join(notes))
 
 
-def _as_fitted(model: TunedModel, options: EvaluateOptions, bank: FeatureBank) -> tuple[Dataset, bool]:
+def _as_fitted(model: TunedModel, options: EvaluateOptions, bank: FeatureCache) -> tuple[Dataset, bool]:
     """The data, split as when the model was fitted to it; and whether it is what the model was fitted to."""
     fitted, names, path = model.info.data, options.classes_file, Path(options.data).expanduser()
     same = fitted.options.get("data") == str(path.absolute())

@@ -16,7 +16,7 @@ from pbprompt.model.card import GROUP_HEADS, TRADE_HEADS, class_cells, group_cel
 from pbprompt.model.metrics.classification import worst_first
 from pbprompt.model.metrics.evaluation import Evaluation
 from pbprompt.model.scoring import RIVALS
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.items import Dataset, some
 
 SHOWN_LABELS = 12
@@ -25,7 +25,7 @@ MOST_CLASSES, MOST_PAIRS = 12, 5
 SURELY = 1.645  # standard errors: by chance in one case of twenty
 
 
-def twin_words(dataset: Dataset, split: str, bank: FeatureBank) -> str:
+def twin_words(dataset: Dataset, split: str, bank: FeatureCache) -> str:
     """A line on images of a split that are training images too; nothing where none are."""
     if not (found := twins(dataset, split, bank)):
         return ""

@@ -44,7 +44,7 @@ from pbprompt.model.scoring import CHEAP, probe_is_quick, rival_figures
 from pbprompt.model.series import by_path, series_of
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop.checkpoint import checkpoint_step
-from pbprompt.vision.features.cache import FeatureBank, without_unreadable
+from pbprompt.vision.features.cache import FeatureCache, without_unreadable
 from pbprompt.vision.images.crops import framing_of
 from pbprompt.vision.images.fewshot import draw, read_draw
 from pbprompt.vision.images.items import Dataset
@@ -150,7 +150,7 @@ def _fit_stream(options: FitCommand) -> FitResult:
 def _fit_dataset(options: FitCommand) -> FitResult:
     """A draw from a folder, table or benchmark; figures on its test split."""
     kept = options.kept
-    bank = FeatureBank(options.tower, progress=distributed.is_main())
+    bank = FeatureCache(options.tower, progress=distributed.is_main())
     dataset = _opened(options, bank)
     if dataset.multi_label:
         _check_multi_label(options)
@@ -221,14 +221,14 @@ def _hierarchy(options: FitCommand, dataset: Dataset) -> dict[str, str]:
 
 
 def _readable(
-    options: FitCommand, dataset: Dataset, bank: FeatureBank
+    options: FitCommand, dataset: Dataset, bank: FeatureCache
 ) -> tuple[Dataset, dict[str, InputError]]:
     """Own data without what cannot be read, and why; a benchmark is as its makers have it."""
     own = Path(options.data).expanduser().exists() and distributed.world()[1] == 1
     return without_unreadable(dataset, bank) if own else (dataset, {})
 
 
-def _opened(options: FitCommand, bank: FeatureBank) -> Dataset:
+def _opened(options: FitCommand, bank: FeatureCache) -> Dataset:
     """The data, all to be learned from where it has no split: but for a test that is asked for, or without
     which a method could not be judged, and which has whole series."""
     read = partial(
@@ -315,7 +315,7 @@ def _check_auto(options: FitCommand, stream: bool) -> None:
     )
 
 
-def _best_backbone(options: FitCommand, dataset: Dataset, bank: FeatureBank) -> list[str]:
+def _best_backbone(options: FitCommand, dataset: Dataset, bank: FeatureCache) -> list[str]:
     """The cheapest that is not worse than the best, by left-out images; all are printed."""
     given = [name for name in options.backbone if name != AUTO]
     note("auto: fitting by each backbone and by several to four fifths of the images, five times")
@@ -344,7 +344,7 @@ def _best_backbone(options: FitCommand, dataset: Dataset, bank: FeatureBank) -> 
     return [given[place] for place in chosen]
 
 
-def _best_method(options: FitCommand, dataset: Dataset, bank: FeatureBank) -> str:
+def _best_method(options: FitCommand, dataset: Dataset, bank: FeatureCache) -> str:
     """The best by left-out images; all are printed."""
     note("auto: fitting each method to four fifths of the training images, five times")
     train = bank.encode(dataset.root, dataset.train)
@@ -378,7 +378,7 @@ def _print_outcome(
             right = round(100 * metrics["accuracy"])
             lines.append(f"of 100 images like these, about {right} are named right")
             lines.append(ahead_words(metrics, options.method))
-        lines.append(twin_words(dataset, metrics["split"], FeatureBank(model.backbone, progress=False)))
+        lines.append(twin_words(dataset, metrics["split"], FeatureCache(model.backbone, progress=False)))
         images, classes = len(dataset.train), len(dataset.classes)
         quick = model.multi_label or probe_is_quick(images, classes, model.backbone.embed_dim)
         if options.kind.name != "linear-probe" and not quick:

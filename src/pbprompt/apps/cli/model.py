@@ -74,7 +74,7 @@ def _taught(
 ) -> "tuple[TunedModel, str]":
     from pbprompt.apps.audit.audit import open_images
     from pbprompt.files import file_hash
-    from pbprompt.vision.features.cache import FeatureBank
+    from pbprompt.vision.features.cache import FeatureCache
     from pbprompt.vision.images.items import some
 
     dataset, labelled = open_images(data, root, classes_file=classes_file, fewest=1)
@@ -85,7 +85,7 @@ def _taught(
     items = [item for digest, item in hashes.items() if digest not in known]
     if not items:
         raise InputError(f"{data}: all of its {len(hashes):,} photographs were added before")
-    features = FeatureBank(tuned.backbone).encode(dataset.root, items)
+    features = FeatureCache(tuned.backbone).encode(dataset.root, items)
     labels = [dataset.classes[item.label] for item in items]
     taught = tuned.partial_fit(features.images, labels)
     facts = replace(taught.info.data, added=tuple(sorted({*known, *hashes})))

@@ -47,7 +47,7 @@ def next_images(
     from pbprompt.files import as_text, held
     from pbprompt.learners.fitted import PartialFit
     from pbprompt.model.tuned import TunedModel
-    from pbprompt.vision.features.cache import FeatureBank
+    from pbprompt.vision.features.cache import FeatureCache
     from pbprompt.vision.images.items import Item
     from pbprompt.vision.images.stream import list_images
     from pbprompt.vision.images.tables import is_multi_label
@@ -69,7 +69,7 @@ def next_images(
     if former and is_multi_label(out) != tuned.multi_label:
         raise InputError(f"{out}: has no column {column!r}, which {model} fills: give another --out")
     failures: dict[str, InputError] = {}
-    features = FeatureBank(tuned.backbone, progress=not as_json).encode(root, items, failures)
+    features = FeatureCache(tuned.backbone, progress=not as_json).encode(root, items, failures)
     for error in failures.values():
         tell(error)
     items = [item for item in items if item.path not in failures]

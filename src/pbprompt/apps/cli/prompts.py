@@ -104,7 +104,7 @@ def _image_features(
     """Features of some test images (or others, where there are none) of the classes, and their labels."""
     import random
 
-    from pbprompt.vision.features.cache import FeatureBank
+    from pbprompt.vision.features.cache import FeatureCache
     from pbprompt.vision.images.items import Item
     from pbprompt.vision.images.names import by_any_name, called
     from pbprompt.vision.images.sources import open_dataset
@@ -121,7 +121,7 @@ def _image_features(
         raise InputError(
             f"--images {data}: has no image of {', '.join(classes[:3])}…: give data of these classes"
         )
-    features = FeatureBank(method.backbone).encode(dataset.root, items)
+    features = FeatureCache(method.backbone).encode(dataset.root, items)
     return features.global_.float().numpy(), features.labels.numpy()
 
 

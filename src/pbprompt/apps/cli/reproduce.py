@@ -243,7 +243,7 @@ def _draw(picture: "PictureRecipe", options: ReproduceOptions) -> None:
     from pbprompt.apps.explain.prompts import read_captions
     from pbprompt.files import write_text
     from pbprompt.research.pictures import make_picture
-    from pbprompt.vision.features.cache import FeatureBank
+    from pbprompt.vision.features.cache import FeatureCache
     from pbprompt.vision.towers.loading.load import load_backbone
 
     backbone = load_backbone(picture.backbone, device=options.device)
@@ -252,7 +252,7 @@ def _draw(picture: "PictureRecipe", options: ReproduceOptions) -> None:
         picture = replace(picture, captions=tuple(read_captions(options.captions, backbone.tokenizer)))
     if picture.picture == "captions" and not picture.captions:
         raise InputError(f"{picture.name}: give --captions, a text file with one caption per line")
-    drawn, facts = make_picture(picture, FeatureBank(backbone), options.root)
+    drawn, facts = make_picture(picture, FeatureCache(backbone), options.root)
     image, text = (options.runs / f"{picture.name}.{suffix}" for suffix in ("png", "json"))
     save_picture(drawn, image)
     write_text(text, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")

@@ -9,7 +9,7 @@ from pbprompt.evidence.unlabelled import SEEN, seen
 from pbprompt.files import as_csv, as_text, write_text
 from pbprompt.model.card import absorbed_by
 from pbprompt.model.tuned import TunedModel
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.items import Dataset, some
 from pbprompt.vision.images.stream import Stream
 
@@ -24,7 +24,7 @@ def read_unlabelled(options: FitCommand) -> Pool | None:
     return read_pool(options.tower, stream, bare=options.data in options.unlabelled)
 
 
-def without_copies(pool: Pool, few: Dataset, bank: FeatureBank, note: Callable[[str], object]) -> Pool:
+def without_copies(pool: Pool, few: Dataset, bank: FeatureCache, note: Callable[[str], object]) -> Pool:
     """Without the labelled images that are trained on; with a word on those that are to be tested on."""
     tested = few.whole.test or few.whole.val
     if tested and (found := pool.kept(pool.copies(bank.encode(few.root, tested).global_)).names):

@@ -30,7 +30,7 @@ from pbprompt.files import held
 from pbprompt.learners.fitted import PartialFit
 from pbprompt.model.calibration import calibrate_left_out
 from pbprompt.model.tuned import TunedModel
-from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.features.cache import FeatureCache, Features
 from pbprompt.vision.images.items import Item
 from pbprompt.vision.images.names import known_as
 from pbprompt.vision.images.stream import list_images
@@ -85,7 +85,7 @@ class Labelling:
         inside = [path for path in there if path.resolve().is_relative_to(home)]
         names = [name_in_table(path, folder, root) for path in inside]
         failures: dict[str, InputError] = {}
-        bank = FeatureBank(model.backbone, progress=progress)
+        bank = FeatureCache(model.backbone, progress=progress)
         features = bank.encode(root, [Item(name, 0) for name in names], failures)
         names = [name for name in names if name not in failures]
         if not names:

@@ -79,7 +79,7 @@ class Features:
         return Features(*map(torch.cat, columns))
 
 
-class FeatureBank:
+class FeatureCache:
     """Encodes items with a frozen backbone and keeps what can be used again.
 
     `cache` is where features are stored, kept below a limit by removing the least recently used; `batch`
@@ -337,7 +337,7 @@ class FeatureBank:
         return Features(global_, patches, torch.tensor(labels, dtype=torch.long, device=patches.device))
 
 
-def without_unreadable(dataset: Dataset, bank: FeatureBank) -> tuple[Dataset, dict[str, InputError]]:
+def without_unreadable(dataset: Dataset, bank: FeatureCache) -> tuple[Dataset, dict[str, InputError]]:
     """The dataset without them, and why each cannot be read; the features of the others are kept."""
     failures: dict[str, InputError] = {}
     bank.encode(dataset.root, dataset.items, failures)

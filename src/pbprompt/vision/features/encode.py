@@ -3,7 +3,7 @@
     records ──▶ read and decoded (`decoding.py`) ──▶ batches through the tower ──▶ features, in order
 
 Each arrow holds so many images and no more: where the taker of the features waits, so does the source.
-`FeatureBank` wraps it with a cache.
+`FeatureCache` wraps it with a cache.
 """
 
 from collections import deque

@@ -21,7 +21,7 @@ from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.rivals.coop import CoOp
 from pbprompt.prompts.rivals.towers.clip_lora import CLIPLoRA, CLIPLoRAConfig
 from pbprompt.testing.fits import fitted, tiny_vit
-from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.images.stream import Stream
@@ -113,7 +113,7 @@ def few():
 @pytest.fixture(scope="module")
 def tuned(few):
     settings = CLIPLoRAConfig(budget=3, learning_rate=0.02, last=1, batch_size=16)
-    bank = FeatureBank(load_backbone("lite-vit"), progress=False)
+    bank = FeatureCache(load_backbone("lite-vit"), progress=False)
     model = TunedModel.fit(few, bank, CLIPLoRA, settings, FitOptions(progress=False))
     return evaluated(model, few, bank)
 
@@ -131,7 +131,7 @@ def test_a_tuned_model_is_a_model_as_any_other(few, tuned, tmp_path):
     )
     assert said == again
     plain = TunedModel.zero_shot(load_backbone("lite-vit"), few.classes, few.template)
-    figures, _ = evaluate(plain, few.whole, "test", FeatureBank(plain.backbone, progress=False))
+    figures, _ = evaluate(plain, few.whole, "test", FeatureCache(plain.backbone, progress=False))
     assert tuned.info.metrics["zero_shot"]["nll"] == pytest.approx(figures["nll"], rel=1e-6)
     assert tuned.info.metrics["nll"] != pytest.approx(figures["nll"], rel=1e-3)
     more = loaded.with_classes(["zebra"])
