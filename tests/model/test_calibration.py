@@ -23,7 +23,7 @@ from pbprompt.model.calibration import (
     read_calibration,
 )
 from pbprompt.model.metrics.conformal import conformal_quantile
-from pbprompt.model.metrics.selective import few_errors, sure_threshold
+from pbprompt.model.metrics.selective import few_errors, sure_threshold, times_as_many
 from pbprompt.model.predictor import predictive
 from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.vision.features.cache import Features
@@ -120,10 +120,12 @@ def test_what_can_be_promised_for_how_many_images():
 
 def test_how_many_times_as_many_images_a_promise_takes():
     """0.9¹¹ > 0.1 ≥ 0.9²²; at one error in ten no number promises more than 90 %."""
-    assert (
-        made([(0.9, True)] * 11).times_as_many(0.9) == 2 and made([(0.9, True)] * 22).times_as_many(0.9) == 1
-    )
-    assert made([(0.9, True)] * 18 + [(0.9, False)] * 2).times_as_many(0.95) == 0
+
+    def times(answers, accuracy: float) -> int:
+        return times_as_many(*zip(*answers, strict=True), accuracy)
+
+    assert times([(0.9, True)] * 11, 0.9) == 2 and times([(0.9, True)] * 22, 0.9) == 1
+    assert times([(0.9, True)] * 18 + [(0.9, False)] * 2, 0.95) == 0
 
 
 def test_images_of_a_series_count_as_one():

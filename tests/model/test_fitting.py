@@ -26,7 +26,7 @@ from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.build_dataset import Choices
 from pbprompt.vision.images.fewshot import draw
-from pbprompt.vision.images.names import from_folder, read_name
+from pbprompt.vision.images.names import read_name
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.images.stream import Stream
 from pbprompt.vision.towers.backbone import Encoded
@@ -96,7 +96,7 @@ def streamed_photos(tmp_path_factory):
 def fitted(streamed_photos, tiny_vit):
     kind = find_method("conjugate")
     found = gather_stream(Stream([streamed_photos]), tiny_vit, progress=False)
-    return fit_gathered(found, tiny_vit, kind, kind.Config(), Choices(), naming=from_folder)
+    return fit_gathered(found, tiny_vit, kind, kind.Config(), Choices(), str(streamed_photos))
 
 
 def test_it_is_the_fit_in_memory(streamed_photos, tiny_vit, fitted, tmp_path):

@@ -30,7 +30,7 @@ from pbprompt.learners.predictive import Predictive, rounded
 from pbprompt.model.hierarchy import levels
 from pbprompt.model.manifest import CALIBRATION, ModelFiles, opened
 from pbprompt.model.metrics.conformal import ByDifficulty, by_difficulty, class_quantiles
-from pbprompt.model.metrics.selective import start, sure_threshold, times_as_many
+from pbprompt.model.metrics.selective import sure_threshold
 from pbprompt.model.predictor import Predictor
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.images.items import Dataset, Item
@@ -133,7 +133,7 @@ class Calibration:
         these images are too few, or too often wrong, to promise it: then no image is accepted."""
         if not 0 < accuracy < 1:
             raise InputError(f"accuracy is {accuracy:g}: give a share between 0 and 1, such as 0.9")
-        return sure_threshold(self.single.confidence, self.single.right, accuracy, CERTAINTY, self.weights)
+        return sure_threshold(*self.levels[0], accuracy, CERTAINTY, self.weights)
 
     def promised(self, accuracy: float) -> Promise:
         """An accuracy or, where that cannot be promised, the highest whole percentage below it that can and
@@ -221,15 +221,6 @@ class Calibration:
             both["groups"] = mine + tuple(max(mine) + 1 + group for group in theirs)
         seen = len({*self.labels, *other.labels})
         return replace(self, **both, left_out=other.left_out, classes_seen=seen)
-
-    def start(self, accuracy: float) -> float:
-        """Of how many images the first threshold is that is tried; infinite where there are too few."""
-        return start(self.single.confidence, accuracy, CERTAINTY, self.weights)
-
-    def times_as_many(self, accuracy: float) -> int:
-        """How many times the images it would take (`selective.times_as_many`)."""
-        one = self.single
-        return times_as_many(one.confidence, one.right, accuracy, CERTAINTY, self.weights)
 
     def quantile(self, coverage: float) -> ByDifficulty:
         """q of `conformal.py`, for `prediction_set`; infinite where n is too small for the coverage."""

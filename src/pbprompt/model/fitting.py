@@ -125,17 +125,11 @@ def fit_stream_into(
     and `going_on` is called with how many images that are. `classes_file` maps labels to names to read.
     """
     check_streams(kind, config, backbone)
-    source = str(stream.sources[0])
-    choices = Choices.of(classes_file, seed=seed)
-    naming = from_folder if Path(source).expanduser().is_dir() else from_label
-    checkpoint = kept_beside(folder, stream, backbone)
+    choices, checkpoint = Choices.of(classes_file, seed=seed), kept_beside(folder, stream, backbone)
     main = distributed.is_main()
     with claim(folder) if main else nullcontext():
         found = gather_stream(stream, backbone, checkpoint=checkpoint, going_on=going_on)
-        model = fit_gathered(
-            found, backbone, kind, config, choices,
-            source=source, seed=seed, naming=naming, unlabelled=unlabelled,
-        )  # fmt: skip
+        model = fit_gathered(found, backbone, kind, config, choices, str(stream.sources[0]), unlabelled)
         model = model.with_left_out()
         if main:
             _with_facts(model, options=command or {}).save(folder)
@@ -218,30 +212,27 @@ def fit_gathered(
     kind: type[Method],
     config: MethodConfig,
     choices: Choices,
-    *,
     source: str = "stream",
-    seed: int = 1,
-    naming: Callable[[str], str] = from_label,
     unlabelled: Float[Tensor, "m d"] | None = None,
 ) -> TunedModel:
-    """The model of what a pass gathered; `naming` makes class names of labels, as `source` has them."""
+    """The model of what a pass over a source gathered."""
     if not gathered.keys:
         why = f": {gathered.failures[0]}" if gathered.failures else ""
         raise InputError(f"{source}: no image to learn from{why}")
     keys = sorted_keys(gathered.keys)
     if len(keys) < 2:
         raise InputError(f"{source}: only one class, {keys[0]!r}: a classifier needs at least two")
+    naming = from_folder if Path(source).expanduser().is_dir() else from_label
     classes = choices.names(keys, source, naming)
-    method = build_method(kind, config, backbone, seed, classes, choices.template)
+    method = build_method(kind, config, backbone, choices.seed, classes, choices.template)
     assert isinstance(method, Streams)  # as `check_streams` saw to
     method.begin_with(gathered.under(keys))
     if unlabelled is not None:
         learn_beside(method, unlabelled)
     method.finish()
     data = Provenance(dataset=source, images=gathered.images, **pool_facts(method))
-    kept = getattr(method, "kept", None)  # some of the photographs
-    nothing = None if kept is None else Nothing.beside(backbone, kept)
-    return TunedModel(method, describe_model(method, seed=seed, data=data), nothing=nothing)
+    info, kept = describe_model(method, seed=choices.seed, data=data), getattr(method, "kept", None)
+    return TunedModel(method, info, nothing=None if kept is None else Nothing.beside(backbone, kept))
 
 
 def check_streams(kind: type[Method], config: MethodConfig, backbone: Backbone) -> None:

@@ -36,7 +36,6 @@ from pbprompt.model.manifest import (
     opened,
     write_model,
 )
-from pbprompt.model.multi_label import thresholds
 from pbprompt.model.nothing import Nothing
 from pbprompt.prompts.loop.checkpoint import CHECKPOINT
 from pbprompt.registry import find_method
@@ -99,15 +98,15 @@ def save_model(folder: Path, model: "TunedModel", name: str, labels: str | None)
     """Write the folder, see `TunedModel.save`: until all is on the disk, a former model in it stays."""
     if not (folder / CHECKPOINT).exists():  # a training of ours has looked at the folder already
         check_replaceable(folder)
-    method, info, calibration, head = model.method, model.info, model.calibration, model.head
+    method, info, calibration = model.method, model.info, model.calibration
     texts = {CALIBRATION: calibration and calibration_text(calibration), LABELS: labels}
-    parts = {WEIGHTS: save(saved_state(model))} | {
-        name: text.encode() for name, text in texts.items() if text
-    }
+    parts = {WEIGHTS: save(saved_state(model))}
+    parts |= {name: text.encode() for name, text in texts.items() if text}
     about = {"format": FORMAT, "version": VERSION, **asdict(info), "data": info.data.to_dict()}
     if not info.backbones:
         del about["backbones"]  # as models are that see by one
-    about |= {NAMES: other_names(info.classes)} if other_names(info.classes) else {}
+    if named := other_names(info.classes):
+        about[NAMES] = named
     about |= {CLASSES_HASH: names_hash(info.classes), HASHES: hashes(parts)}
     config = json.dumps(about, indent=1, ensure_ascii=False) + "\n"
     card = model_card(
@@ -116,7 +115,7 @@ def save_model(folder: Path, model: "TunedModel", name: str, labels: str | None)
         calibration,
         takes_new_names=method.takes_new_names,
         takes_steps=isinstance(method, Trained),
-        thresholds=thresholds(head) if head else (),
+        thresholds=tuple(model.thresholds.values()),
     )
     card_file, config_file = (text.encode("utf-8", "backslashreplace") for text in (card, config))
     write_model(folder, parts, card_file, config_file)

@@ -60,23 +60,19 @@ def fit_labels(
     return method, method.label_head(images, wanted.to(device))
 
 
-def label_probabilities(head: LabelHead, images: Encoded) -> Float[Tensor, "n k"]:
-    """Of every label, as they are shown: rounded."""
-    said = head.probabilities(unit(images.global_.to(head.weight.device).float()))
-    if not said.isfinite().all():
-        raise NoNumberError(
-            "the answer is NaN, since the towers' features are: take float32, or encode again"
-        )
-    return said.double().cpu().round(decimals=DIGITS)
-
-
 def predict_labels(head: LabelHead, classes: Sequence[str], images: Encoded) -> Predictive:
-    """Which labels each image has, perhaps none, with the probability of every label.
+    """Which labels each image has, perhaps none, with the probability of every label as it is shown: rounded.
 
     Labels are independent, so that the doubt about an image is the sum of the doubts about its labels.
     """
-    said = Predictive.of_independent(label_probabilities(head, images)).of_classes(classes)
-    return replace(said, given=said.probabilities >= said.probabilities.new_tensor(thresholds(head)))
+    exact = head.probabilities(unit(images.global_.to(head.weight.device).float()))
+    if not exact.isfinite().all():
+        raise NoNumberError(
+            "the answer is NaN, since the towers' features are: take float32, or encode again"
+        )
+    shown = exact.double().cpu().round(decimals=DIGITS)
+    answers = Predictive.of_independent(shown).of_classes(classes)
+    return replace(answers, given=shown >= shown.new_tensor(thresholds(head)))
 
 
 def thresholds(head: LabelHead) -> list[float]:
@@ -97,15 +93,15 @@ def evaluate_labels(
         raise InputError(f"{dataset.name}: the model does not know the label {new[0]!r}: {hint}")
     has = torch.zeros(len(items), len(classes), dtype=torch.bool)
     has[:, class_rows(classes, dataset.classes)] = targets(items, len(dataset.classes)).bool()
-    said = label_probabilities(head, features.images)
+    answers = predict_labels(head, classes, features.images).probabilities
     paths = tuple(item.path for item in items)
-    answers = MultiLabelEvaluation(classes, paths, has, said, tuple(thresholds(head)))
-    figures = dict(answers.figures)
+    evaluation = MultiLabelEvaluation(classes, paths, has, answers, tuple(thresholds(head)))
+    figures = dict(evaluation.figures)
     if backbone.reads_text:
         names = unit(zero_shot(backbone, classes, method.template).bank[0])
         cosines = (unit(features.global_.to(names)) @ names.T).cpu()
         figures["zero_shot_map"] = mean_average_precision(cosines, has)
-    return figures, answers
+    return figures, evaluation
 
 
 def targets(items: Sequence[Item], classes: int) -> Float[Tensor, "n k"]:

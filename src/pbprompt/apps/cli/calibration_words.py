@@ -13,7 +13,7 @@ from pbprompt.model.calibration import CERTAINTY, FEW_ANSWERED, Calibration
 from pbprompt.model.card import Provenance
 from pbprompt.model.manifest import CALIBRATION
 from pbprompt.model.metrics.conformal import fewest_images
-from pbprompt.model.metrics.selective import fewest_right
+from pbprompt.model.metrics.selective import fewest_right, start, times_as_many
 from pbprompt.model.series import MOST
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.series import ALIKE
@@ -118,14 +118,15 @@ def promise_words(
     promised, threshold = calibration.promised(accuracy)
     if promised < accuracy:
         why = f"it takes {int(fewest_right(accuracy, CERTAINTY))} images, and there are {images}"
-        if math.isfinite(first := calibration.start(accuracy)):  # enough, but with sure mistakes
+        (sure, right), weights = calibration.levels[0], calibration.weights
+        if math.isfinite(first := start(sure, accuracy, CERTAINTY, weights)):  # enough, but with sure mistakes
             surest = calibration.surest(int(first))
             wrong = round(surest.images - surest.right)
             why = f"of the {surest.images:.0f} it is surest of, {wrong} {'is' if wrong == 1 else 'are'} wrong"
         so = f"{promised:.0%} is promised instead"
         if math.isinf(threshold):
             so = f"{'no' if reject_at is None else 'every'} image is marked unsure"
-        times = calibration.times_as_many(accuracy)
+        times = times_as_many(sure, right, accuracy, CERTAINTY, weights)
         more = f"{times} times as many like these would do" if times else "better features would help"
         yield (
             f"warning: --reject-at {accuracy:g} cannot be promised with {CERTAINTY:.0%} certainty by "

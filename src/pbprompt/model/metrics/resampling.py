@@ -58,7 +58,9 @@ def paired_average_difference(
             for (_, drawn), correct in zip(sides, both, strict=True):
                 drawn[half] += (shares * resampled_mean(correct.T, counts)).sum(1) / len(places[0])
     (mean_a, drawn_a), (mean_b, drawn_b) = sides
-    return _summary((_combined(mean_a) - _combined(mean_b)).item(), _combined(drawn_a) - _combined(drawn_b))
+    drawn = (_combined(drawn_a) - _combined(drawn_b)).round(12)  # what cancels is a tie
+    ahead = (drawn > 0).mean() + (drawn == 0).mean() / 2
+    return PairedDifference((_combined(mean_a) - _combined(mean_b)).item(), interval(drawn), float(ahead))
 
 
 def _mean(halves: Sequence[Sequence[ArrayLike]]) -> Floats:
@@ -73,12 +75,6 @@ def _combined(halves: Floats) -> Floats:
         return halves[0]
     base, new = halves
     return 2 * base * new / np.maximum(base + new, np.finfo(np.float64).tiny)
-
-
-def _summary(difference: float, drawn: Floats) -> PairedDifference:
-    drawn = drawn.round(12)  # what cancels is a tie
-    ahead = (drawn > 0).mean() + (drawn == 0).mean() / 2
-    return PairedDifference(difference, interval(drawn), float(ahead))
 
 
 def image_counts(images: int, resamples: int = RESAMPLES, seed: int = 0) -> Counts:
