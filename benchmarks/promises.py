@@ -40,7 +40,8 @@ from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.evidence.series import EVEN, find_series
 from pbprompt.files import write_text
 from pbprompt.learners.method import build_method
-from pbprompt.model.calibration import calibrate, temperature_of
+from pbprompt.model.calibration import calibrate
+from pbprompt.model.evaluate import temperature_of
 from pbprompt.model.folder import describe_model
 from pbprompt.model.hierarchy import holds, levels
 from pbprompt.model.predictor import predict_features

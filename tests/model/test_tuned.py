@@ -13,8 +13,7 @@ from pbprompt.apps.batch import BatchJob, answers
 from pbprompt.errors import InputError
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
-from pbprompt.model.calibration import check_temperature
-from pbprompt.model.evaluate import evaluate, evaluated
+from pbprompt.model.evaluate import check_temperature, evaluate, evaluated
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import FeatureCache

@@ -23,18 +23,13 @@ from torch import Tensor
 
 from pbprompt.config import from_dict
 from pbprompt.errors import InputError
-from pbprompt.evidence.temperature import fit_temperature
 from pbprompt.learners.fitted import FamiliarLeftOut, LeavesOut, LeavesOutSeries
-from pbprompt.learners.method import Method
-from pbprompt.learners.predictive import Predictive, rounded
+from pbprompt.learners.predictive import rounded
 from pbprompt.model.hierarchy import levels
 from pbprompt.model.manifest import CALIBRATION, ModelFiles, opened
 from pbprompt.model.metrics.conformal import ByDifficulty, by_difficulty, class_quantiles
 from pbprompt.model.metrics.selective import sure_threshold
 from pbprompt.model.predictor import Predictor
-from pbprompt.vision.features.cache import Features
-from pbprompt.vision.images.items import Dataset, Item
-from pbprompt.vision.images.series import apart
 
 FORMAT, VERSION = "pbprompt-calibration", 2
 ACCURACIES = (0.9, 0.95, 0.99)  # that tables show
@@ -42,7 +37,6 @@ CERTAINTY = 0.9  # with which a promised accuracy holds
 FEW_ANSWERED = 0.25  # share of images, below which another promise is of more use
 COLUMNS = ["confidence", "right", "true", "labels", "predicted", "familiarity"]  # a value for each image
 COLUMNS += ["group_confidence", "group_right"]
-MOST_HELD_OUT = 1000  # training images that were not drawn and are judged instead
 
 
 class Promise(NamedTuple):
@@ -289,46 +283,6 @@ def calibrate_left_out(predictor: Predictor) -> Calibration | None:
     probabilities = (logits / predictor.temperature + often.to(logits).log()).softmax(-1)
     series, familiar = (None if one is None else one.cpu()[come] for one in (groups, familiar))
     return calibrate(predictor, probabilities[come], labels[come], series, familiar, left_out=True)
-
-
-def held_out_items(dataset: Dataset, *, chooses: bool = False) -> list[Item]:
-    """Labelled images that a model is not tuned on (nor `chooses` by), nor their series, beside those of the
-    test split.
-
-    Those of the validation split, or else training images that were not drawn: any thousand of them, so that
-    classes are as frequent among them as they are.
-    """
-    whole = dataset.whole
-    learned = (*dataset.train, *(dataset.val if chooses else ()))
-    used = {item.path for item in learned}
-    held_out = apart([item for item in whole.val if item.path not in used], learned)
-    if held_out or dataset.drawn is None:
-        return held_out
-    left = apart([item for item in whole.train if item.path not in used], learned)
-    some = Random(dataset.drawn.seed).sample(range(len(left)), min(len(left), MOST_HELD_OUT))
-    return [left[place] for place in sorted(some)]
-
-
-def check_temperature(dataset: Dataset, kind: type[Method]) -> None:
-    """Refuse, before any training, to fit a temperature to images that are not there.
-
-    A method that leaves its own images out in turn needs none: its probabilities are calibrated by these.
-    """
-    if not held_out_items(dataset) and not issubclass(kind, LeavesOut):
-        raise InputError(
-            f"{dataset.name} has no validation images, which a temperature is fitted to: draw fewer shots, "
-            "add a val/ folder, or fit `conjugate`, which is calibrated by its training images"
-        )
-
-
-def temperature_of(answers: Predictive, features: Features) -> float:
-    """T for mean class distributions of temperature 1, of labelled images that nothing was tuned on.
-
-    One number fitted to the images that thresholds and sets rest on too: what they promise then holds up to
-    that number's freedom, which is small beside that of tens of images.
-    """
-    logits = answers.probabilities.cpu().clamp_min(torch.finfo(torch.float32).tiny).log()
-    return fit_temperature(logits, features.labels.cpu(), smoothing=1 / (len(features) + 2))
 
 
 def calibration_text(calibration: Calibration) -> str:

@@ -4,23 +4,21 @@ They are those of a split, or training images: each fifth answered by a model fi
 """
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.errors import InputError
+from pbprompt.evidence.temperature import fit_temperature
 from pbprompt.learners.fitted import LeavesOut
+from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import DIGITS, Predictive, rounded
 from pbprompt.learners.trained import Trained
-from pbprompt.model.calibration import (
-    Calibration,
-    calibrate,
-    calibrate_left_out,
-    held_out_items,
-    temperature_of,
-)
+from pbprompt.model.calibration import Calibration, calibrate, calibrate_left_out
 from pbprompt.model.hierarchy import holds
 from pbprompt.model.learn import Bank, bank_on
 from pbprompt.model.metrics.conformal import prediction_sets
@@ -32,11 +30,13 @@ from pbprompt.model.series import apart_from, series_of
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.images.items import Dataset, Item
+from pbprompt.vision.images.series import apart
 
 LEFT_OUT = "left-out"  # in place of a split: training images, each answered by a model that did not see it
 ENOUGH = 100  # validation images, for a temperature that nobody asked for, or to be calibrated by alone
 BACKED_OFF = (0.8, 0.9, 0.95)  # accuracies of answers that may be groups
 COVERAGE = 0.9  # of the sets
+MOST_HELD_OUT = 1000  # training images that were not drawn and are judged instead
 HARD = 0.25  # share of images that the model is least sure of
 
 Unlabelled = Float[Tensor, "m d"] | None  # features of images that a model was fitted to beside the labelled
@@ -231,3 +231,43 @@ def _backed_off(
         "by_group": (len(right) - by_class) / len(found),
         "right": sum(right) / len(right) if right else None,
     }
+
+
+def held_out_items(dataset: Dataset, *, chooses: bool = False) -> list[Item]:
+    """Labelled images that a model is not tuned on (nor `chooses` by), nor their series, beside those of the
+    test split.
+
+    Those of the validation split, or else training images that were not drawn: any thousand of them, so that
+    classes are as frequent among them as they are.
+    """
+    whole = dataset.whole
+    learned = (*dataset.train, *(dataset.val if chooses else ()))
+    used = {item.path for item in learned}
+    held_out = apart([item for item in whole.val if item.path not in used], learned)
+    if held_out or dataset.drawn is None:
+        return held_out
+    left = apart([item for item in whole.train if item.path not in used], learned)
+    some = Random(dataset.drawn.seed).sample(range(len(left)), min(len(left), MOST_HELD_OUT))
+    return [left[place] for place in sorted(some)]
+
+
+def check_temperature(dataset: Dataset, kind: type[Method]) -> None:
+    """Refuse, before any training, to fit a temperature to images that are not there.
+
+    A method that leaves its own images out in turn needs none: its probabilities are calibrated by these.
+    """
+    if not held_out_items(dataset) and not issubclass(kind, LeavesOut):
+        raise InputError(
+            f"{dataset.name} has no validation images, which a temperature is fitted to: draw fewer shots, "
+            "add a val/ folder, or fit `conjugate`, which is calibrated by its training images"
+        )
+
+
+def temperature_of(answers: Predictive, features: Features) -> float:
+    """T for mean class distributions of temperature 1, of labelled images that nothing was tuned on.
+
+    One number fitted to the images that thresholds and sets rest on too: what they promise then holds up to
+    that number's freedom, which is small beside that of tens of images.
+    """
+    logits = answers.probabilities.cpu().clamp_min(torch.finfo(torch.float32).tiny).log()
+    return fit_temperature(logits, features.labels.cpu(), smoothing=1 / (len(features) + 2))

@@ -43,8 +43,7 @@ def perhaps_series(dataset: Dataset, items: Sequence[Item], bank: Bank, by: str)
     if by or numbered(items) is not None or not 1 < len(items) <= MOST or dataset.multi_label:
         return 0
     found = _found_among(dataset, items, bank, CHANCE)
-    _, place, size = found.of.unique(return_inverse=True, return_counts=True)
-    more = found.alike - int((size[place] > 1).sum())
+    more = found.alike - int(_several(found.of).sum())
     return more if more >= HINT * len(items) else 0
 
 

@@ -31,9 +31,9 @@ from pbprompt.learners.fit_options import FitOptions, OnLog
 from pbprompt.learners.fitted import PartialFit
 from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import Predictive
-from pbprompt.model.calibration import Calibration, check_temperature
+from pbprompt.model.calibration import Calibration
 from pbprompt.model.decisions import ANY, ESTIMATE, TRAINED, UNSURE
-from pbprompt.model.evaluate import evaluated
+from pbprompt.model.evaluate import check_temperature, evaluated
 from pbprompt.model.fitting import usual_shares
 from pbprompt.model.folder import read_info
 from pbprompt.model.manifest import check_free, opened

@@ -34,8 +34,8 @@ from pbprompt.learners.fitted import CountsClasses
 from pbprompt.learners.method import Method, MethodConfig
 from pbprompt.learners.trained import Trained
 from pbprompt.model.backbone_choice import cheapest, tried
-from pbprompt.model.calibration import check_temperature
 from pbprompt.model.decisions import skew_words
+from pbprompt.model.evaluate import check_temperature
 from pbprompt.model.fitting import fit_into, fit_stream_into, is_stream, kept_beside, usual_shares
 from pbprompt.model.hierarchy import checked_hierarchy, levels, read_hierarchy
 from pbprompt.model.manifest import check_free, claim

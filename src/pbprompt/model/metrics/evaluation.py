@@ -148,6 +148,10 @@ class Evaluation:
         """All of it for programs; an empty bin's mean is null."""
         bins = self.reliability
         coverage, risk = self.risk_coverage
+        means = {
+            name: [None if np.isnan(mean) else float(mean) for mean in getattr(bins, name)]
+            for name in ("confidence", "accuracy")
+        }
         return {
             "per_class": [figures.to_dict() for figures in self.per_class],
             "confusion": {"classes": list(self.classes), "matrix": self.confusion.tolist()},
@@ -155,8 +159,7 @@ class Evaluation:
             "reliability": {
                 "edges": bins.edges.tolist(),
                 "images": bins.count.tolist(),
-                "confidence": _without_nan(bins.confidence),
-                "accuracy": _without_nan(bins.accuracy),
+                **means,
             },
             "risk_coverage": {"coverage": coverage.tolist(), "risk": risk.tolist()},
         }
@@ -173,10 +176,6 @@ class Evaluation:
             "share": pair.share,
             "examples": shown,
         }
-
-
-def _without_nan(values: Floats) -> list[float | None]:
-    return [None if np.isnan(value) else float(value) for value in values]
 
 
 def average_precision(scores: Float[Tensor, " n"], has: Bool[Tensor, " n"]) -> float | None:
