@@ -141,15 +141,15 @@ def test_images_of_a_series_count_as_one():
     each = replace(made([(0.9, True)] * 40), groups=tuple(range(40)))
     assert each.threshold(0.9) == made([(0.9, True)] * 40).threshold(0.9)
     more = made([(0.6, False)] * 2)
-    assert calibration.with_left_out(more).groups[-3:] == (1, 2, 3)
-    assert more.with_left_out(calibration).groups[:3] == (0, 1, 2)
+    assert calibration.joined(more).groups[-3:] == (1, 2, 3)
+    assert more.joined(calibration).groups[:3] == (0, 1, 2)
     with pytest.raises(ValueError, match="one value for each image"):
         replace(more, groups=(1,))
 
 
 def test_left_out_images_beside_validation_images():
     given, left = made([(0.9, True)] * 2), replace(made([(0.6, False)] * 3), left_out=3)
-    both = given.with_left_out(left)
+    both = given.joined(left)
     assert len(both) == 5 and both.confidence[-3:] == left.confidence and both.labels == ("cat",) * 5
     assert both.rests_on == "2 validation images and 3 training images, each left out in turn"
     assert left.rests_on == "3 training images, each left out in turn" and both.classes_seen == 1

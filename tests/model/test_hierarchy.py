@@ -83,7 +83,7 @@ def test_each_level_keeps_what_is_promised():
 def test_groups_follow_their_images():
     random = np.random.default_rng(4)
     one, other = drawn(random, 30), drawn(random, 20)
-    both = one.with_left_out(other)
+    both = one.joined(other)
     assert both.group_confidence == one.group_confidence + other.group_confidence
     series = replace(both, groups=(0, *range(len(both) - 1)))
     assert len(series.single.group_right) == len(both) - 1

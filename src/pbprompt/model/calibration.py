@@ -205,7 +205,7 @@ class Calibration:
         """What each promise answers of one image of each series, and how many of the answers are right."""
         return [one.kept(self.single.confidence, self.single.right) for one in self.promises]
 
-    def with_left_out(self, other: "Calibration") -> "Calibration":
+    def joined(self, other: "Calibration") -> "Calibration":
         """These answers, then those of training images that were left out."""
         columns = ((name, getattr(self, name), getattr(other, name)) for name in COLUMNS)
         both: dict[str, Any] = {name: one + two if one and two else () for name, one, two in columns}
@@ -245,9 +245,9 @@ def calibrate(
     best, predicted = probabilities.max(-1)
     sure, hits = [], []
     for level in levels(predictor.hierarchy, predictor.classes):
-        confidence, names = level.likeliest(np.asarray(rounded(probabilities)))
+        confidence, place = level.likeliest(np.asarray(rounded(probabilities)))
         sure.append(confidence.tolist())
-        hits.append(level.holds(names, labels.tolist()))
+        hits.append(level.members[labels.numpy(), place].tolist())
     true = probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     return Calibration(
         confidence=tuple(rounded(best)),

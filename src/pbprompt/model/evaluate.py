@@ -97,7 +97,7 @@ def evaluated(
         series = unlabelled is not None and isinstance(method, LeavesOut) and foldable
         series = series and series_of(dataset, dataset.train, bank, model.info.data.group) is not None
         left = on_folds() if series else calibrate_left_out(model.predictor)
-        calibration = calibration.with_left_out(left) if calibration and left else calibration or left
+        calibration = calibration.joined(left) if calibration and left else calibration or left
     if figures and (foldable if split == LEFT_OUT else not (split == "val" and chooses)):
         if calibration is None and split == LEFT_OUT:
             calibration = on_folds()

@@ -21,21 +21,10 @@ from pbprompt.evidence.temperature import HIGHEST, LOWEST
 from pbprompt.files import read_text
 from pbprompt.learners.method import Method, build_method
 from pbprompt.learners.trained import Trained
+from pbprompt.model import manifest
 from pbprompt.model.calibration import calibration_text
 from pbprompt.model.card import ModelInfo, Provenance, model_card
-from pbprompt.model.manifest import (
-    CALIBRATION,
-    CONFIG,
-    FORMAT,
-    HASHES,
-    LABELS,
-    WEIGHTS,
-    ModelFiles,
-    check_replaceable,
-    hashes,
-    opened,
-    write_model,
-)
+from pbprompt.model.manifest import CONFIG, FORMAT, HASHES, WEIGHTS, ModelFiles, hashes, opened
 from pbprompt.model.nothing import Nothing
 from pbprompt.prompts.loop.checkpoint import CHECKPOINT
 from pbprompt.registry import find_method
@@ -97,9 +86,9 @@ def _facts(backbone: Backbone) -> dict[str, str]:
 def save_model(folder: Path, model: "TunedModel", name: str, labels: str | None) -> None:
     """Write the folder, see `TunedModel.save`: until all is on the disk, a former model in it stays."""
     if not (folder / CHECKPOINT).exists():  # a training of ours has looked at the folder already
-        check_replaceable(folder)
+        manifest.check_replaceable(folder)
     method, info, calibration = model.method, model.info, model.calibration
-    texts = {CALIBRATION: calibration and calibration_text(calibration), LABELS: labels}
+    texts = {manifest.CALIBRATION: calibration and calibration_text(calibration), manifest.LABELS: labels}
     parts = {WEIGHTS: save(saved_state(model))}
     parts |= {name: text.encode() for name, text in texts.items() if text}
     about = {"format": FORMAT, "version": VERSION, **asdict(info), "data": info.data.to_dict()}
@@ -118,7 +107,7 @@ def save_model(folder: Path, model: "TunedModel", name: str, labels: str | None)
         thresholds=tuple(model.thresholds.values()),
     )
     card_file, config_file = (text.encode("utf-8", "backslashreplace") for text in (card, config))
-    write_model(folder, parts, card_file, config_file)
+    manifest.write_model(folder, parts, card_file, config_file)
     (folder / CHECKPOINT).unlink(missing_ok=True)  # of the training that made it
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from pbprompt.errors import InputError, suggest
@@ -29,15 +29,10 @@ class Level(NamedTuple):
 
     def likeliest(
         self, probabilities: Float[NDArray[np.float64], "n c"]
-    ) -> tuple[Float[NDArray[np.float64], " n"], list[str]]:
-        """The probability of the likeliest group of each image, and its name."""
+    ) -> tuple[Float[NDArray[np.float64], " n"], Int[NDArray[np.int64], " n"]]:
+        """The probability of the likeliest group of each image, and its place among the names."""
         sums = np.minimum(np.round(probabilities @ self.members, 6), 1.0)
-        return sums.max(1), [self.names[at] for at in sums.argmax(1).tolist()]
-
-    def holds(self, names: Sequence[str], labels: Sequence[int]) -> list[bool]:
-        """Whether these groups hold these classes, one by one."""
-        pairs = zip(names, labels, strict=True)
-        return [bool(self.members[label, self.names.index(name)]) for name, label in pairs]
+        return sums.max(1), sums.argmax(1)
 
 
 def read_hierarchy(path: Path, classes: Sequence[str]) -> dict[str, str]:
@@ -74,12 +69,12 @@ def levels(hierarchy: Pairs, classes: tuple[str, ...]) -> tuple[Level, ...]:
             chain.append(parent)
         above.append(chain)
     held = {group: np.array([group in chain for chain in above]) for chain in above for group in chain}
-    told = [[group for group in chain if 1 < held[group].sum() < len(classes)] for chain in above]
+    kept = [[group for group in chain if 1 < held[group].sum() < len(classes)] for chain in above]
     found = []
-    height = {group: 0 for chain in told for group in chain}  # or a wide group would hide narrower ones
-    for chain in told:
+    height = {group: 0 for chain in kept for group in chain}  # or a wide group would hide narrower ones
+    for chain in kept:
         height |= {group: max(height[group], at) for at, group in enumerate(chain)}
-    for level in range(max(map(len, told), default=0)):
+    for level in range(max(map(len, kept), default=0)):
         names = tuple(group for group, at in height.items() if at == level)
         found.append(Level(names, np.stack([held[name] for name in names], axis=1)))
     return tuple(found)
@@ -101,11 +96,11 @@ def backed_off(
 ) -> NDArray[np.object_]:
     """The class of each image or else its narrowest group that reaches the threshold of its level, with its
     probability; ("", 0.0) where none does."""
-    best, top = probabilities.max(1), [classes[at] for at in probabilities.argmax(1).tolist()]
-    tables = [(best, top), *(level.likeliest(probabilities) for level in levels(hierarchy, classes))]
-    found = np.empty(len(best), dtype=object)
-    found[:] = [("", 0.0)] * len(best)
-    for (score, names), threshold in reversed(list(zip(tables, thresholds, strict=False))):
+    found = np.empty(len(probabilities), dtype=object)
+    found[:] = [("", 0.0)] * len(found)
+    steps = [(classes, (probabilities.max(1), probabilities.argmax(1)))]
+    steps += [(level.names, level.likeliest(probabilities)) for level in levels(hierarchy, classes)]
+    for (names, (score, place)), threshold in reversed(list(zip(steps, thresholds, strict=False))):
         for row in np.flatnonzero((score >= threshold) & (score > 0)).tolist():
-            found[row] = (names[row], float(score[row]))
+            found[row] = (names[place[row]], float(score[row]))
     return found

@@ -17,19 +17,10 @@ from pbprompt.learners.fitted import ComparesParts, CountsClasses, PartialFit
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.learners.predictive import Predictive
+from pbprompt.model import decisions
 from pbprompt.model.calibration import Calibration, calibrate_left_out, read_calibration
 from pbprompt.model.card import ModelInfo, Provenance, pool_facts
-from pbprompt.model.decisions import (
-    NO_RULE,
-    Costs,
-    Mix,
-    Rule,
-    checked_costs,
-    estimated,
-    losses,
-    ratio,
-    shares,
-)
+from pbprompt.model.decisions import NO_RULE, Costs, Mix, Rule
 from pbprompt.model.folder import Given, copy_method, describe_model, load_model, save_model
 from pbprompt.model.learn import Bank, learn_beside, tune
 from pbprompt.model.manifest import ModelFiles, opened
@@ -351,11 +342,11 @@ class TunedModel:
     @property
     def ratio(self) -> Float[Tensor, " c"] | None:
         """How much more often classes come than in training; None: as often."""
-        return None if self.class_mix is None else ratio(self._class_shares(), self.class_counts())
+        return None if self.class_mix is None else decisions.ratio(self._class_shares(), self.class_counts())
 
     def _class_shares(self) -> Float[Tensor, " c"]:
         assert self.class_mix is not None
-        return shares(self.class_mix, self.classes, self.class_counts())
+        return decisions.shares(self.class_mix, self.classes, self.class_counts())
 
     def for_class_mix(self, mix: Mix) -> Self:
         """The model for images of which the classes come otherwise than in training (`decisions.py`).
@@ -370,12 +361,12 @@ class TunedModel:
     def for_costs(self, costs: Costs) -> Self:
         """The model for wrong answers that cost more or less than others, by class and answer: the answer of
         each image is what costs least then, a class or unsure."""
-        return replace(self.single_label(), costs=checked_costs(costs, self.classes, "costs"))
+        return replace(self.single_label(), costs=decisions.checked_costs(costs, self.classes, "costs"))
 
     def estimated_mix(self, images: Encoded) -> dict[str, float]:
         """How often each class comes among these images, most likely."""
-        said = replace(self, class_mix=None).predict(images).probabilities
-        found = estimated(said, self.class_counts())
+        answers = replace(self, class_mix=None).predict(images).probabilities
+        found = decisions.estimated(answers, self.class_counts())
         return dict(zip(self.classes, found.tolist(), strict=True))
 
     def with_left_out(self) -> Self:
@@ -421,7 +412,7 @@ class TunedModel:
             raise InputError(f"none_at is {refusal:g}: give a share between 0 and 1, such as 0.05")
         if self.costs is not None and back_off is not None:
             raise InputError("costs and back_off each choose the answer: give one of them")
-        costs = None if self.costs is None else losses(self.costs, self.classes)
+        costs = None if self.costs is None else decisions.losses(self.costs, self.classes)
         rule = Rule(refusal=refusal, costs=costs)
         if accuracy is None and coverage is None and back_off is None:
             return rule

@@ -429,7 +429,7 @@ def test_an_eval_set_is_what_validation_images_are(tiny_vit, table):
     labels = torch.tensor(np.searchsorted(checked.classes_, held_out[1]))
     x = torch.from_numpy(held_out[0])
     by_them = calibrated_by(checked.model_.predictor, Features(x, x[:, None], labels))
-    assert checked.calibration_ == by_them.with_left_out(plain.calibration_)
+    assert checked.calibration_ == by_them.joined(plain.calibration_)
     figures = checked.model_.info.metrics
     assert figures["split"] == "val" and figures["accuracy"] == checked.score(*held_out)
     assert checked.history_ == [
