@@ -183,7 +183,7 @@ def judged(
 ) -> Iterator[dict[str, float]]:
     for seed in range(DRAWS):
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-        told = Nothing.beside(bank().backbone, images[order[:fitted_by]])
+        told = Nothing.fit(bank().backbone, images[order[:fitted_by]])
         assert told is not None
         found = {"false alarms": images[order[fitted_by:]]} | empty
         yield {kind: float(told.shown_by(some).float().mean()) for kind, some in found.items()}

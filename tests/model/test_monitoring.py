@@ -87,9 +87,7 @@ def test_one_of_a_series_counts():
         ("ant", 0.2),
         ("bee", 0.9),
     }
-    both = given.joined(
-        Calibration((0.5,), (True,), (0.5,), 2, 1, 20, 0, ("ant",), predicted=("ant",))
-    )
+    both = given.joined(Calibration((0.5,), (True,), (0.5,), 2, 1, 20, 0, ("ant",), predicted=("ant",)))
     assert len(both.predicted) == n + 1 and both.familiarity == ()  # not known of all
 
 

@@ -49,7 +49,7 @@ def test_as_the_equation_has_it(monkeypatch):
     chance = np.random.default_rng(0)
     photographs, shown, asked = (chance.normal(size=(n, 6)) + 1 for n in (30, 4, 9))
     monkeypatch.setattr(nothing, "_features", lambda backbone: torch.from_numpy(shown).float())
-    told = Nothing.beside(few_of_the_sample().backbone, torch.from_numpy(photographs).float())
+    told = Nothing.fit(few_of_the_sample().backbone, torch.from_numpy(photographs).float())
 
     def unit(x):
         return x / np.linalg.norm(x, axis=-1, keepdims=True)
@@ -105,7 +105,7 @@ def test_what_it_learns_is_something(model, lite):
 
 def test_few_photographs_do_not_tell(lite):
     features = torch.randn(FEWEST - 1, lite.embed_dim)
-    assert Nothing.beside(lite, features) is None
+    assert Nothing.fit(lite, features) is None
     classifier = PromptClassifier(backbone=lite).fit(features[:4].numpy(), ["a", "b"] * 2)
     assert classifier.predict_uncertainty(features[:2].numpy()).nothing is None
     images = Encoded(features, features[:, None][:, :0])

@@ -117,8 +117,8 @@ class ModelInfo:
     @property
     def activation(self) -> str | None:
         """What to say of backbones whose files do not tell, where that is one thing."""
-        said = {one["activation"] for one in self.towers if one["name"] not in EMBEDDED}
-        return said.pop() if len(said) == 1 else None
+        kinds = {one["activation"] for one in self.towers if one["name"] not in EMBEDDED}
+        return kinds.pop() if len(kinds) == 1 else None
 
 
 def model_card(

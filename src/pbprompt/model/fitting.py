@@ -25,7 +25,7 @@ from pbprompt.learners.trained import Trained
 from pbprompt.model.card import Provenance, pool_facts
 from pbprompt.model.evaluate import evaluated
 from pbprompt.model.folder import describe_model
-from pbprompt.model.learn import learn_beside
+from pbprompt.model.learn import add_unlabelled
 from pbprompt.model.manifest import claim
 from pbprompt.model.nothing import Nothing
 from pbprompt.model.streamed_statistics import Gathered, Pass, gather_units
@@ -228,11 +228,11 @@ def fit_gathered(
     assert isinstance(method, Streams)  # as `check_streams` saw to
     method.begin_with(gathered.under(keys))
     if unlabelled is not None:
-        learn_beside(method, unlabelled)
+        add_unlabelled(method, unlabelled)
     method.finish()
     data = Provenance(dataset=source, images=gathered.images, **pool_facts(method))
     info, kept = describe_model(method, seed=choices.seed, data=data), getattr(method, "kept", None)
-    return TunedModel(method, info, nothing=None if kept is None else Nothing.beside(backbone, kept))
+    return TunedModel(method, info, nothing=None if kept is None else Nothing.fit(backbone, kept))
 
 
 def check_streams(kind: type[Method], config: MethodConfig, backbone: Backbone) -> None:

@@ -58,7 +58,7 @@ def tune(
     if options.groups is not None:
         method.image_groups = options.groups.to(backbone.device)
     if options.unlabelled is not None:
-        learn_beside(method, options.unlabelled)
+        add_unlabelled(method, options.unlabelled)
     options.announce(method)
     chooses = kind.needs_validation(config)
     if chooses and not dataset.val:
@@ -108,7 +108,7 @@ def bank_on(bank: Bank, backbone: Backbone) -> Bank:
     return bank.on(backbone)
 
 
-def learn_beside(method: Method, unlabelled: Float[Tensor, "m d"], *, asked: bool = False) -> None:
+def add_unlabelled(method: Method, unlabelled: Float[Tensor, "m d"], *, asked: bool = False) -> None:
     """Give it images without a label to learn from (`asked`: those that it is to classify); refused where it
     has no use for any."""
     if not isinstance(method, TakesUnlabelled):

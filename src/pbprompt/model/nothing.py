@@ -45,7 +45,7 @@ class Nothing(NamedTuple):
     """s from which on there is nothing to see"""
 
     @classmethod
-    def beside(cls, backbone: Backbone, photographs: Float[Tensor, "n d"]) -> Self | None:
+    def fit(cls, backbone: Backbone, photographs: Float[Tensor, "n d"]) -> Self | None:
         """By the features of training photographs; None where these are too few."""
         if len(photographs) < FEWEST:
             return None

@@ -46,13 +46,13 @@ class Predictor:
             self._read(*self.method.answer(Encoded(*chunk), self.bank))
             for chunk in zip(images.global_.split(at_once), images.patches.split(at_once), strict=True)
         ]
-        said = Predictive.concatenate(parts).of_classes(self.classes)
-        if not said.probabilities.isfinite().all():
+        answers = Predictive.concatenate(parts).of_classes(self.classes)
+        if not answers.probabilities.isfinite().all():
             raise NoNumberError(
                 "the answer is NaN, since the towers' features or the model's weights are: "
                 "take float32, or fit the model again"
             )
-        return said if self.independent else said.tempered(self.temperature, self.ratio)
+        return answers if self.independent else answers.tempered(self.temperature, self.ratio)
 
     def _read(self, logits: Float[Tensor, "s b c"], familiarity: Float[Tensor, " b"] | None) -> Predictive:
         """`independent`: p(c | x) = sigmoid(logit + b), b the bias of a backbone trained with such a loss."""

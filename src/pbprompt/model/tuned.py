@@ -22,7 +22,7 @@ from pbprompt.model.calibration import Calibration, calibrate_left_out, read_cal
 from pbprompt.model.card import ModelInfo, Provenance, pool_facts
 from pbprompt.model.decisions import NO_RULE, Costs, Mix, Rule
 from pbprompt.model.folder import Given, copy_method, describe_model, load_model, save_model
-from pbprompt.model.learn import Bank, learn_beside, tune
+from pbprompt.model.learn import Bank, add_unlabelled, tune
 from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.multi_label import fit_labels, predict_labels, thresholds
 from pbprompt.model.nothing import Nothing
@@ -45,8 +45,8 @@ class TunedModel:
         >>> from PIL import Image
         >>> model = TunedModel.zero_shot(load_backbone("lite"), ["cat", "dog"]).with_classes(["zebra"])
         >>> images = model.encode([model.backbone.preprocess(Image.new("RGB", (64, 64)))])
-        >>> said = model.predict(images)[0]
-        >>> list(said.scores), round(sum(said.scores.values()), 3)
+        >>> answer = model.predict(images)[0]
+        >>> list(answer.scores), round(sum(answer.scores.values()), 3)
         (['cat', 'dog', 'zebra'], 1.0)
     """
 
@@ -166,7 +166,7 @@ class TunedModel:
         nothing = None
         if method.backbone.fingerprint == bank.backbone.fingerprint:  # else others than those that answer
             photographs = bank.encode(dataset.root, dataset.train).global_
-            nothing = Nothing.beside(method.backbone, photographs)
+            nothing = Nothing.fit(method.backbone, photographs)
         return cls(method, info, samples=samples, terms=terms, head=head, nothing=nothing)
 
     @classmethod
@@ -183,17 +183,17 @@ class TunedModel:
     ) -> Self:
         """Without any label: names say where the classes lie, and features of other images correct them."""
         method = build_method(kind, config, backbone, seed, classes, template)
-        learn_beside(method, unlabelled)
-        assert isinstance(method, TakesUnlabelled)  # as `learn_beside` saw to
+        add_unlabelled(method, unlabelled)
+        assert isinstance(method, TakesUnlabelled)  # as `add_unlabelled` saw to
         method.begin_by_names()
         method.finish()
         info = describe_model(method, seed=seed, data=Provenance(**pool_facts(method)))
-        return cls(method, info, nothing=Nothing.beside(backbone, unlabelled))
+        return cls(method, info, nothing=Nothing.fit(backbone, unlabelled))
 
     def together(self, images: Float[Tensor, "m d"]) -> Self:
         """The model having seen these images without labels too, such as those that it is to classify."""
         method = copy_method(self.single_label().method)
-        learn_beside(method, images, asked=True)
+        add_unlabelled(method, images, asked=True)
         method.finish()
         method.prepare(self.classes, method.template)
         return self._relearned(method)
@@ -445,5 +445,5 @@ class TunedModel:
             return replace(predict_labels(self.head, self.classes, images), nothing=nothing)
         method = self.method
         labels = method.labels_of_classes() if isinstance(method, Memory) else [0] * len(self.classes)
-        said = replace(self.predictor(images.to(self.backbone.device)), nothing=nothing)
-        return rule.decide(said, [label < 0 for label in labels])
+        answers = replace(self.predictor(images.to(self.backbone.device)), nothing=nothing)
+        return rule.decide(answers, [label < 0 for label in labels])

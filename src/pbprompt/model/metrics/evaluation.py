@@ -187,9 +187,9 @@ def average_precision(scores: Float[Tensor, " n"], has: Bool[Tensor, " n"]) -> f
     right = has[order].double().cumsum(0)
     last = torch.ones(len(ranked), dtype=torch.bool)  # of the images of equal score
     last[:-1] = ranked[:-1] != ranked[1:]
-    right, said = right[last], (torch.arange(1, len(ranked) + 1)[last]).double()
+    right, given = right[last], (torch.arange(1, len(ranked) + 1)[last]).double()
     gained = torch.diff(right, prepend=right.new_zeros(1))
-    return float((gained / total * right / said).sum())
+    return float((gained / total * right / given).sum())
 
 
 def mean_average_precision(scores: Float[Tensor, "n k"], has: Bool[Tensor, "n k"]) -> float | None:
