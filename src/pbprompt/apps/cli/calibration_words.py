@@ -119,7 +119,9 @@ def promise_words(
     if promised < accuracy:
         why = f"it takes {int(fewest_right(accuracy, CERTAINTY))} images, and there are {images}"
         (sure, right), weights = calibration.levels[0], calibration.weights
-        if math.isfinite(first := start(sure, accuracy, CERTAINTY, weights)):  # enough, but with sure mistakes
+        if math.isfinite(
+            first := start(sure, accuracy, CERTAINTY, weights)
+        ):  # enough, but with sure mistakes
             surest = calibration.surest(int(first))
             wrong = round(surest.images - surest.right)
             why = f"of the {surest.images:.0f} it is surest of, {wrong} {'is' if wrong == 1 else 'are'} wrong"
