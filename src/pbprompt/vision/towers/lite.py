@@ -5,7 +5,6 @@ An EfficientNet-Lite trunk is under a position-wise head (`lite`) or under a vis
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -22,8 +21,6 @@ from pbprompt.vision.towers.backbone import BackboneConfig, Images
 from pbprompt.vision.towers.layers import PatchConfig, Seen
 from pbprompt.vision.towers.text import TextConfig
 from pbprompt.vision.towers.vit import VisionTransformer
-
-TRUNK = ("visual.stem.", "visual.blocks.", "visual.top.")  # of lite, which lite-vit shares
 
 
 @dataclass(frozen=True)
@@ -171,59 +168,49 @@ def same_trunk(one: LiteTrunk, other: LiteTrunk) -> bool:
 def read_embedded(name: str, folder: Traversable | None = None) -> tuple[BackboneConfig, dict[str, Tensor]]:
     """An embedded model's config and its tensors in OpenAI's layout; checksums are verified on the way."""
     folder = folder or ASSETS
-    lite, state = _read_whole(folder / "lite", _lite_config)
+    declared, state = _read_whole(folder / "lite")
+    trunk, config = _lite_config(declared)
     if name == "lite":
-        return lite, state
-    config, own = _read_whole(folder / "lite-vit", lambda declared: _lite_vit_config(declared, lite))
+        return config, state
+    # lite-vit: text tower, preprocessing and trunk are those of lite
+    declared, own = _read_whole(folder / "lite-vit")
+    vision, size = declared["vision"], trunk.image_size
+    patch = size // trunk.grid[0]
+    sizes = LiteVitConfig(size, patch, vision["width"], vision["layers"], vision["heads"], trunk=trunk)
+    config = replace(config, name=declared["name"], vision=sizes, activation=vision["activation"])
+    shared = {key: value for key, value in state.items() if not key.startswith("visual.head.")}
     own["conv1.weight"] = own.pop("stem.weight")[:, :, None, None]  # its patches are the map's positions
-    text = {key: value for key, value in state.items() if not key.startswith("visual.")}
-    trunk = {
-        key.replace("visual.", "visual.trunk."): value
-        for key, value in state.items()
-        if key.startswith(TRUNK)
+    return config, {
+        **{key.replace("visual.", "visual.trunk."): value for key, value in shared.items()},
+        **{f"visual.{key}": value for key, value in own.items()},
     }
-    return config, text | trunk | {f"visual.{key}": value for key, value in own.items()}
 
 
-def _read_whole(
-    folder: Traversable, describe: Callable[[dict[str, Any]], BackboneConfig]
-) -> tuple[BackboneConfig, dict[str, Tensor]]:
+def _read_whole(folder: Traversable) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         config = json.loads((folder / "config.json").read_bytes())
         content = (folder / "model.safetensors").read_bytes()
         intact = hashlib.sha256(content).hexdigest() == config["sha256"]
-        described = describe(config)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise BrokenInstallError(f"{folder}: unreadable ({error!r}); install pbprompt again") from None
     if not intact:
         raise BrokenInstallError(
             f"{folder}: model.safetensors has the wrong checksum; install pbprompt again"
         )
-    return described, load(content)
+    return config, load(content)
 
 
-def _lite_config(config: dict[str, Any]) -> BackboneConfig:
+def _lite_config(config: dict[str, Any]) -> tuple[LiteConfig, BackboneConfig]:
     vision, text = config["vision"], config["text"]
-    return BackboneConfig(
-        name=config["name"],
-        embed_dim=config["embed_dim"],
-        vision=LiteConfig(
-            image_size=vision["image_size"],
-            stem_channels=vision["stem"]["channels"],
-            blocks=tuple(LiteBlockConfig(**block) for block in vision["blocks"]),
-            top=vision["top"],
-            head_hidden=vision["head_hidden"],
-        ),
-        text=TextConfig(**{key: text[key] for key in TextConfig.__dataclass_fields__ if key in text}),
-        activation=text["activation"],
-        images=Images(tuple(vision["mean"]), tuple(vision["std"])),
+    sizes = LiteConfig(
+        image_size=vision["image_size"],
+        stem_channels=vision["stem"]["channels"],
+        blocks=tuple(LiteBlockConfig(**block) for block in vision["blocks"]),
+        top=vision["top"],
+        head_hidden=vision["head_hidden"],
     )
-
-
-def _lite_vit_config(config: dict[str, Any], lite: BackboneConfig) -> BackboneConfig:
-    """Text tower, preprocessing and trunk are those of lite."""
-    assert isinstance(lite.vision, LiteConfig)
-    vision, size = config["vision"], lite.vision.image_size
-    patch = size // lite.vision.grid[0]
-    sizes = LiteVitConfig(size, patch, vision["width"], vision["layers"], vision["heads"], trunk=lite.vision)
-    return replace(lite, name=config["name"], vision=sizes, activation=vision["activation"])
+    words = TextConfig(**{key: text[key] for key in TextConfig.__dataclass_fields__ if key in text})
+    images = Images(tuple(vision["mean"]), tuple(vision["std"]))
+    return sizes, BackboneConfig(
+        config["name"], config["embed_dim"], sizes, words, text["activation"], images
+    )

@@ -107,19 +107,17 @@ def fold_batch_norms(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
     w' = w·γ/√(v+ε), b' = β − m·γ/√(v+ε), in float32 or better. `convN`/`bnN` and `downsample.0`/`.1` pair up.
     """
-    folded = {}
-    for key, value in state.items():
-        if ".bn" in key or ".downsample.1." in key:
+    folded = dict(state)
+    for key in state:
+        if not key.endswith(".running_mean"):
             continue
-        if ".conv" in key or ".downsample.0." in key:
-            stem = key.removesuffix(".weight")
-            norm = stem.replace(".conv", ".bn").replace(".downsample.0", ".downsample.1")
-            wide = torch.promote_types(value.dtype, torch.float32)
-            gamma, beta, mean, variance = (state[f"{norm}.{part}"].to(wide) for part in BATCH_NORM)
-            scale = gamma * (variance + BATCH_NORM_EPS).rsqrt()
-            target = stem.removesuffix(".0") if stem.endswith(".downsample.0") else stem
-            folded[f"{target}.weight"] = value.to(wide) * scale.view(-1, 1, 1, 1)
-            folded[f"{target}.bias"] = beta - mean * scale
-        else:
-            folded[key] = value
+        norm = key.removesuffix(".running_mean")
+        gamma, beta, mean, variance = (folded.pop(f"{norm}.{part}") for part in BATCH_NORM)
+        conv = norm.replace(".bn", ".conv").replace(".downsample.1", ".downsample.0")
+        weight = folded.pop(f"{conv}.weight")
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        scale = gamma.to(wide) * (variance.to(wide) + BATCH_NORM_EPS).rsqrt()
+        target = conv.replace(".downsample.0", ".downsample")
+        folded[f"{target}.weight"] = weight.to(wide) * scale.view(-1, 1, 1, 1)
+        folded[f"{target}.bias"] = beta.to(wide) - mean.to(wide) * scale
     return folded

@@ -140,17 +140,14 @@ def _read_hf(path: Path, family: Family) -> CheckpointConfig:
     config = read_json(path)
     kind: Any = config.get("model_type")
     siglip = family == "siglip"
-    if siglip and kind != "siglip":
+    whose, kinds, usual = (
+        ("SigLIP", ("siglip",), USUAL_SIGLIP) if siglip else ("CLIP", ("clip", "metaclip_2"), USUAL_CLIP)
+    )
+    if kind not in kinds:
         raise InputError(
-            f"{path}: model_type is {kind!r}, but the tensors are SigLIP's; "
-            "give a model of a fixed resolution, with the config that came with it (model_type 'siglip')"
+            f"{path}: model_type is {kind!r}, but the tensors are {whose}'s; give a model of a fixed "
+            f"resolution, with the config that came with it (model_type {' or '.join(map(repr, kinds))})"
         )
-    if not siglip and kind not in ("clip", "metaclip_2"):
-        raise InputError(
-            f"{path}: model_type is {kind!r}; "
-            "only 'clip', 'metaclip_2', and 'siglip' models of a fixed resolution are supported"
-        )
-    usual = USUAL_SIGLIP if siglip else USUAL_CLIP
     vision, text = (
         (config.get(f"{tower}_config") or {}) | (config.get(f"{tower}_config_dict") or {})
         for tower in ("vision", "text")

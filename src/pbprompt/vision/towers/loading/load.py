@@ -130,8 +130,8 @@ def _read(
             with fitting_together():
                 state = to_openai(raw)
             declared = read_declared(path, family_of(state), is_hugging_face(raw), of_the_file)
-            told = "quick_gelu" if name in OPENAI_MODELS else declared.activation  # as OpenAI trained them
-            declared = replace(declared, activation=_settle(told, activation, alone))
+            found = "quick_gelu" if name in OPENAI_MODELS else declared.activation  # as OpenAI trained them
+            declared = replace(declared, activation=_settle(found, activation, alone))
             config = find_architecture(name, state, declared)
             if declared.vocabulary != "clip":
                 tokenizer = read_tokenizer(path.parent, cast(TextConfig, config.text), declared.vocabulary)
@@ -152,16 +152,16 @@ def _device(wanted: str | torch.device) -> torch.device:
     return torch.device(wanted)
 
 
-def _settle(told: str | None, requested: str | None, alone: bool) -> str:
+def _settle(declared: str | None, requested: str | None, alone: bool) -> str:
     """The activation. One of several backbones that tells its own needs none."""
-    if told and requested and alone and told != requested:
-        raise TensorError(f"the model uses {told}; leave out activation={requested} (--activation)")
-    if not told and not requested:
+    if declared and requested and alone and declared != requested:
+        raise TensorError(f"the model uses {declared}; leave out activation={requested} (--activation)")
+    if not declared and not requested:
         raise TensorError(
             "the file does not tell its activation; say --activation quick_gelu (OpenAI's models) "
             "or --activation gelu (most of open_clip's)"
         )
-    return str(told or requested)
+    return str(declared or requested)
 
 
 def _image_only_reader(path: Path) -> Reader | None:
