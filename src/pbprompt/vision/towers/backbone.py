@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -190,20 +189,13 @@ class Backbone(nn.Module):
         A tower that sees padding gets the model's own around each prompt, whatever was given there.
         """
         if not self.textual.causal:
-            embeddings = self._padded(embeddings, lengths)
+            full, pad = self.context_length, torch.tensor(self.tokenizer.pad, device=self.device)
+            whole = self.token_embedding(pad).to(embeddings).repeat(len(embeddings), full, 1)
+            for row, (prompt, length) in enumerate(zip(embeddings, lengths.tolist(), strict=True)):
+                first = full - length if self.tokenizer.pads_left else 0
+                whole[row, first : first + length] = prompt[:length]
+            embeddings = whole
         return self.textual(embeddings, lengths)
-
-    def _padded(
-        self, embeddings: Float[Tensor, "n l w"], lengths: Int[Tensor, " n"]
-    ) -> Float[Tensor, "n full w"]:
-        full, width = self.context_length, embeddings.shape[-1]
-        first = (full - lengths if self.tokenizer.pads_left else 0 * lengths).unsqueeze(1)
-        at = torch.arange(full, device=embeddings.device) - first
-        whole = F.pad(embeddings, (0, 0, 0, full - embeddings.shape[1]))
-        moved = whole.gather(1, at.clamp(min=0).unsqueeze(-1).expand(-1, -1, width))
-        inside = ((at >= 0) & (at < lengths.unsqueeze(1))).unsqueeze(-1)
-        padding = self.token_embedding(torch.tensor(self.tokenizer.pad, device=self.device))
-        return torch.where(inside, moved, padding.to(whole))
 
     @cached_property
     def embedding_scale(self) -> float:

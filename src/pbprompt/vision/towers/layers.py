@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 CLIP_EPS = 1e-5  # of its layer norms
 FINE_EPS = 1e-6  # of SigLIP's, EVA-02's and DINOv2's
 QUICK = 1.702  # QuickGELU(x) = x·sigmoid(1.702 x)
-Seen = tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]  # an image, and its patches
+Seen = tuple[Float[Tensor, "b d"], Float[Tensor, "b m e"]]  # an image, and its patches
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,9 @@ from torch.utils.checkpoint import checkpoint
 
 from pbprompt.errors import InputError
 from pbprompt.vision.towers.backbone import Backbone, Encoded
-from pbprompt.vision.towers.layers import Block, BlockTower
+from pbprompt.vision.towers.layers import Block, BlockTower, Seen
 
 MEMORY = 4 << 30  # bytes of activations that images going through at once may leave for the way back
-Several = tuple[Float[Tensor, "b d"], Float[Tensor, "b m e"]]  # of an image, and its patches
 
 
 class Tap(nn.Module):
@@ -113,7 +112,7 @@ class Taps(nn.Module):
         self.layers = nn.ModuleDict({str(layer): tap for layer, tap in layers.items()})
         self.inserted = inserted
 
-    def leave(self, tower: BlockTower, tokens: Float[Tensor, "b l w"], own: int) -> Several:
+    def leave(self, tower: BlockTower, tokens: Float[Tensor, "b l w"], own: int) -> Seen:
         """What is seen in the end, by the tower's `own` tokens and perhaps by those behind them."""
         return tower.leave(tokens[:, :own])
 
@@ -135,14 +134,14 @@ class TappedTower(nn.Module):
 
     def __init__(self, tower: BlockTower, members: Sequence[Taps]) -> None:
         super().__init__()
-        self.tower, self.members = tower, nn.ModuleList(members)
+        self.tower, self.members = tower, cast(Sequence[Taps], nn.ModuleList(members))
         self.first = min(number for taps in members for number in taps.numbers)
 
     def start(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b l k"]:
         """The states before the first touched block."""
         return self.tower.through(self.tower.enter(x), stop=self.first)
 
-    def finish(self, states: Float[Tensor, "b l k"], frozen: Float[Tensor, "b e"] | None = None) -> Several:
+    def finish(self, states: Float[Tensor, "b l k"], frozen: Float[Tensor, "b e"] | None = None) -> Seen:
         """From the states on. `frozen`: what the tower without taps says of the images, where that is known.
 
         While learning, many images go through in parts, whose activations are computed again on the way back.
@@ -160,21 +159,16 @@ class TappedTower(nn.Module):
     @property
     def noisy(self) -> bool:
         """Whether there is dropout inside at present."""
-        low_rank = (tap for tap in self.members.modules() if isinstance(tap, LowRank))
-        return any(tap.dropout and tap.noise is not None for tap in low_rank)
-
-    @property
-    def _taps(self) -> list[Taps]:
-        return cast(list[Taps], list(self.members))
+        return any(tap.dropout and tap.noise is not None for tap in _low_rank(self))
 
     @property
     def _kept(self) -> int:
         """Widths of activation that each token leaves for the way back."""
-        return 14 * (len(self.tower.stack) - self.first) * sum(1 for taps in self._taps if taps.numbers)
+        return 14 * (len(self.tower.stack) - self.first) * sum(1 for taps in self.members if taps.numbers)
 
-    def _finish(self, states: Float[Tensor, "b l k"], frozen: Float[Tensor, "b e"] | None) -> Several:
+    def _finish(self, states: Float[Tensor, "b l k"], frozen: Float[Tensor, "b e"] | None) -> Seen:
         images, patches = [], []
-        for taps in self._taps:
+        for taps in self.members:
             if frozen is not None and not taps.numbers:
                 images.append(frozen.to(states.dtype))
             else:
@@ -184,7 +178,7 @@ class TappedTower(nn.Module):
                 patches.append(own)
         return (torch.cat(images, dim=-1) if len(images) > 1 else images[0]), patches[0]
 
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> Several:
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> Seen:
         return self.finish(self.start(x))
 
 
@@ -259,13 +253,12 @@ class Tapped(_Derived):
     @contextmanager
     def noisy(self, seed: int) -> Iterator[None]:
         """With dropout inside."""
-        low_rank = [tap for tap in self._taps().modules() if isinstance(tap, LowRank)]
         try:
-            for place, tap in enumerate(low_rank):
+            for place, tap in enumerate(_low_rank(self._taps())):
                 tap.noise = (seed + len("qkvo") * place) % 2**62
             yield
         finally:
-            for tap in low_rank:
+            for tap in _low_rank(self._taps()):
                 tap.noise = None
 
     @property
@@ -278,11 +271,15 @@ class Tapped(_Derived):
         """The same towers, with the updates in their weights."""
         whole = copy.deepcopy(self.base)
         if isinstance(self.visual, TappedTower):
-            cast(Taps, self.visual.members[0]).merge(cast(BlockTower, whole.visual).stack)
+            self.visual.members[0].merge(cast(BlockTower, whole.visual).stack)
         if self.text_taps is not None:
             self.text_taps.merge(whole.textual.transformer.blocks)
         whole.fingerprint = self.fingerprint
         return whole
+
+
+def _low_rank(module: nn.Module) -> Iterator[LowRank]:
+    return (part for part in module.modules() if isinstance(part, LowRank))
 
 
 def blocks_of(backbone: Backbone, tower: str) -> tuple[int, int]:
