@@ -94,11 +94,11 @@ def rivals(train: Labelled, held_out: Labelled) -> dict[str, list[float]]:
 
 def foreign(method: Conjugate, given: Problem) -> dict[str, float]:
     """What names of other things take of the known classes' images, in %, by the best weights."""
-    posterior, scale = method.posterior(), float(method.backbone.logit_scale)
+    posterior, scale = method.fitted.posterior, float(method.backbone.logit_scale)
     x = unit(given.held_out.images)
     experts = posterior.scores(Seen(x))
     known, looks = torch.tensordot(posterior.weights.best, experts, dims=1), posterior.strangeness(experts)
-    texts, level, by_name = method.texts(NOUNS), known.logsumexp(1), posterior.by_name(experts)
+    texts, level, by_name = method.sight.read(NOUNS), known.logsumexp(1), posterior.by_name(experts)
     right = known.argmax(1) == given.held_out.labels
 
     def taken(places: list[int]) -> torch.Tensor:
@@ -114,13 +114,13 @@ def foreign(method: Conjugate, given: Problem) -> dict[str, float]:
 
 
 def none_of_these(method: Conjugate, given: Problem, name: str, root: Path, part: str) -> dict[str, Any]:
-    familiar = method.familiarity(given.held_out.encoded)
+    familiar = method.fitted.familiarity(given.held_out.encoded)
     if familiar is None:
         return {}
     found: dict[str, Any] = {"marked": 100 * float((familiar <= 0.05).double().mean())}
     for other in OTHERS:
         if other != name:
-            theirs = method.familiarity(split(other, root, part).encoded)
+            theirs = method.fitted.familiarity(split(other, root, part).encoded)
             assert theirs is not None
             both = torch.cat([familiar, theirs])
             found[other] = 100 * auroc(-both.numpy(), (torch.arange(len(both)) >= len(familiar)).numpy())

@@ -157,7 +157,7 @@ def new_names(given: Problem, photographs: Labelled, settings: dict[str, str]) -
     is_new = given.held_out.labels >= len(base.classes)
     method.prepare(given.classes, given.template)
     said = answers(method, given.held_out).argmax(1) == given.held_out.labels
-    familiar = method.familiarity(given.held_out.encoded)
+    familiar = method.fitted.familiarity(given.held_out.encoded)
     assert familiar is not None
     return {
         "joint": 100 * float(said.double().mean()),

@@ -42,8 +42,7 @@ def main(root: Path) -> None:
             evidence.KEPT = kept
             method = build_method(kind, make_config(kind), bank.backbone, seed=1)
             method.prepare(dataset.classes, dataset.template)
-            method.begin(encoded(train), train.labels, seed=1)
-            method.finish()
+            method.begin(encoded(train), train.labels)
             said = predictive(method)(encoded(val)).probabilities
             logs = said.clamp_min(torch.finfo(torch.float32).tiny).log().numpy()
             found = summary(logs, val.labels.numpy())

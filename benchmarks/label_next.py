@@ -68,8 +68,7 @@ class Pool:
         """Good until the next fit: names are read once."""
         method = self.method
         with torch.no_grad():
-            method.begin(_encoded(self.images["train"].global_[rows]), self.labels["train"][rows], seed=0)
-            method.finish()
+            method.begin(_encoded(self.images["train"].global_[rows]), self.labels["train"][rows])
         return predictive(method)
 
     def accuracies(self, predictor: Predictor) -> list[float]:

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from benchmarks.problems import NARROW, Labelled, Problem, answers, bank, fitted, problem, split
 from pbprompt import markdown
-from pbprompt.evidence.rivals.gda import class_means, shrunk_precision
+from pbprompt.evidence.rivals.linear import class_means, shrunk_precision
 from pbprompt.files import write_text
 from pbprompt.learners.method import build_method, make_config
 from pbprompt.learners.zeroshot import sentence_features
@@ -58,12 +58,12 @@ class Scores:
         kind = find_method("linear-probe")
         self.probe = build_method(kind, make_config(kind), bank().backbone, seed=0)
         self.probe.prepare(classes, template)
-        self.probe.begin(photographs.encoded, photographs.labels, seed=0)
+        self.probe.begin(photographs.encoded, photographs.labels)
         self.names = unit(sentence_features(bank().backbone, classes, template)).double()
 
     def __call__(self, images: Labelled) -> dict[str, Float[Tensor, " n"]]:
         x = unit(images.images).double()
-        own = self.conjugate.familiarity(images.encoded)
+        own = self.conjugate.fitted.familiarity(images.encoded)
         logits = self.probe.sample_logits(images.encoded, self.probe.class_features(1, torch.Generator()))[0]
         near = _squared(x, self.means, self.precision).amin(1)
         far = _squared(x, self.x.mean(0, keepdim=True), self.overall).squeeze(1)

@@ -29,6 +29,7 @@ import argparse
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -45,16 +46,16 @@ from pbprompt import EvidenceClassifier, markdown
 from pbprompt.evidence.answers import NewNames
 from pbprompt.evidence.evidence import Evidence
 from pbprompt.evidence.expert import Photographs, Seen
-from pbprompt.evidence.folds import held_out
 from pbprompt.evidence.novelty import HUGE, reluctance
 from pbprompt.evidence.posterior import fit_posterior
-from pbprompt.evidence.rivals.gda import gaussian_discriminant
+from pbprompt.evidence.rivals.linear import gaussian_discriminant
 from pbprompt.evidence.rivals.proker import ProKeR, best_settings
 from pbprompt.evidence.rivals.tip_adapter import TipAdapter
+from pbprompt.evidence.series import held_out
 from pbprompt.evidence.temperature import fit_temperature
 from pbprompt.evidence.weights import combined, fit_weights
 from pbprompt.files import write_text
-from pbprompt.learners.memory import MemoryBesideText
+from pbprompt.learners.memory import Asked, Memory
 from pbprompt.learners.method import Method, make_config
 from pbprompt.model.metrics.resampling import image_counts, interval, seed_shares
 from pbprompt.model.metrics.selective import auroc
@@ -181,9 +182,10 @@ def rival(
     if not folds:
         return logs(method, asked).exp()
     fixed = given.settings  # what was searched stays as it was found
-    if isinstance(method, TipAdapter) and method.searched:
+    if isinstance(method, TipAdapter) and method.config.searches:
         fixed = tuple(
-            f"{name}={float(value)}" for name, value in zip(("alpha", "beta"), method.found, strict=True)
+            f"{name}={float(value)}"
+            for name, value in zip(("alpha", "beta"), method.fitted.found, strict=True)
         )
     if isinstance(method, ProKeR) and method.config.search:
         several = labels.bincount()[labels] > 1
@@ -194,18 +196,21 @@ def rival(
     return (logs(method, asked) / fit_temperature(torch.cat(said), known)).softmax(1)
 
 
-def fitted(
-    name: str, settings: tuple[str, ...], text: Tensor, images: Tensor, labels: Tensor
-) -> MemoryBesideText:
+def fitted(name: str, settings: tuple[str, ...], text: Tensor, images: Tensor, labels: Tensor) -> Memory:
     """The text in place of what a tower would have made of names."""
     kind = find_method(name)
     tower = SimpleNamespace(embed_dim=text.shape[1], logit_scale=SCALE, reads_text=True, device=text.device)
     tower.towers = (tower,)
-    method = cast(MemoryBesideText, kind(make_config(kind, overrides=settings), cast(Backbone, tower)))
-    Method.prepare(method, [f"class {at}" for at in range(len(text))], "{}")
-    method._text = text
-    method.begin(_encoded(images), labels, seed=0)
-    method.finish()
+
+    class Given(kind):  # type: ignore[misc]
+        @property
+        def asked(self) -> Asked:
+            asked: Asked = super().asked
+            return replace(asked, read=lambda names: text)
+
+    method = cast(Memory, Given(make_config(kind, overrides=settings), cast(Backbone, tower)))
+    method.prepare([f"class {at}" for at in range(len(text))], "{}")
+    method.begin(_encoded(images), labels)
     return method
 
 

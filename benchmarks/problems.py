@@ -139,8 +139,7 @@ def fitted(
     """The default model of these photographs."""
     method = build_method(Conjugate, ConjugateConfig(prior=prior), bank().backbone, seed=0)
     method.prepare(classes, template)
-    method.begin(photographs.encoded, photographs.labels, seed=0)
-    method.finish()
+    method.begin(photographs.encoded, photographs.labels)
     return method
 
 

@@ -77,9 +77,8 @@ def by_validation(whole: Problem, few: Labelled, val: Labelled, hierarchy: dict[
     free = ~torch.isin(groups[n:], groups[:n])
     method = build_method(Conjugate, ConjugateConfig(), bank().backbone, seed=0)
     method.prepare(whole.classes, whole.template)
-    method.image_groups = find_series(unit(few.images.float()), few.labels, EVEN).of
-    method.begin(few.encoded, few.labels, seed=0)
-    method.finish()
+    series = find_series(unit(few.images.float()), few.labels, EVEN).of
+    method.begin(few.encoded, few.labels, groups=series)
     info, patches = replace(describe_model(method), hierarchy=hierarchy), val.encoded.patches
     kept = Features(val.images[free], patches[free], val.labels[free])
     said = predict_features(TunedModel(method, info).predictor, kept)

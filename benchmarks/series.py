@@ -74,16 +74,14 @@ def judged(
     """Figures of a model on new images, and how its promises fare there."""
     method = build_method(Conjugate, ConjugateConfig(), bank().backbone, seed=0)
     method.prepare(classes, template)
-    method.image_groups = groups
-    method.begin(few.encoded, few.labels, seed=0)
-    method.finish()
+    method.begin(few.encoded, few.labels, groups=groups)
     predictor = predictive(method)
     said, labels = predictor(new.encoded), new.labels
     figures = summary(log_probabilities(said), labels)
     probabilities = said.probabilities.double()
     top = np.round(probabilities.amax(1).numpy(), 6)
     right = (probabilities.argmax(1) == labels).numpy()
-    calibration, familiar = calibrate_left_out(predictor), method.familiarity(new.encoded)
+    calibration, familiar = calibrate_left_out(predictor), method.fitted.familiarity(new.encoded)
     assert calibration is not None
     sizes = torch.ones(len(few.labels)) if groups is None else groups.unique(return_counts=True)[1]
     return {

@@ -72,14 +72,12 @@ def fitted(given: Problem, few: Labelled, pool: Tensor | None, *, together: bool
     """The default model of these photographs, or of the names alone."""
     method = build_method(Conjugate, ConjugateConfig(), bank().backbone, seed=0)
     method.prepare(given.classes, given.template)
-    if pool is not None:
-        method.beside(pool, asked=together)
     if len(few.labels):
-        method.begin(few.encoded, few.labels, seed=0)
+        method.begin(few.encoded, few.labels, unlabelled=None if together else pool)
+        if together and pool is not None:
+            method.beside(pool, asked=True)
     elif pool is not None:
-        method.begin_by_names()
-    if pool is not None or len(few.labels):
-        method.finish()
+        method.begin_by_names(pool)
     return method
 
 
@@ -88,7 +86,7 @@ def rows_of(
 ) -> Iterator[tuple[str, Tensor, float]]:
     """Name, answers on the held-out part, and how many photographs a pool counts as."""
     without, scale = fitted(given, few, None), float(bank().backbone.logit_scale)
-    texts, new = without.texts(given.classes).double(), unit(given.held_out.images.double())
+    texts, new = without.sight.read(given.classes).double(), unit(given.held_out.images.double())
     if len(few.labels):
         yield "without", answers(without, given.held_out), 0.0
     else:

@@ -19,7 +19,7 @@ WALKS = {  # what is opened, in order, to follow a job; each hop is a file and w
         ("model/learn.py", "tune"),  # builds the method and its features for every epoch
         ("vision/features/cache.py", "FeatureCache.encode"),  # frozen features, from the cache where they are
         ("learners/memory.py", "Memory.begin_on"),  # the training images, as the method sees them
-        ("evidence/conjugate.py", "Conjugate.begin"),  # the default method, in closed form
+        ("evidence/conjugate.py", "Conjugate.fit"),  # the default method, in closed form
         ("model/tuned.py", "TunedModel.save"),  # the folder, its card, its figures
     ],
     "predict": [

@@ -28,7 +28,7 @@ def test_one_of_the_packages_own_is_found_without_the_others(monkeypatch):
     known = registry._methods.pop("nearest-mean")
 
     def imported(module):
-        assert module == "pbprompt.evidence.rivals.nearest_mean"
+        assert module == "pbprompt.evidence.rivals.nearest"
         register("nearest-mean")(known)
 
     monkeypatch.setattr(registry, "import_module", imported)

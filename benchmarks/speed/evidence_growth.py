@@ -72,7 +72,7 @@ def point(name: str, device: str, images: int, classes: int) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
     before = memory_now(device)
     method.prepare(names, TEMPLATE)
-    reading, texts = seconds_of(lambda: method.texts(names), device)
+    reading, texts = seconds_of(lambda: method.sight.read(names), device)
     texts = texts.cpu()
     pool = synthetic(texts, torch.arange(min(images, POOL)) % classes, generator)
     gathering = Gathering(backbone.embed_dim, device)
@@ -90,7 +90,6 @@ def point(name: str, device: str, images: int, classes: int) -> dict[str, Any]:
 
     def choose() -> None:
         method.begin_with(gathering.evidence(classes))
-        method.finish()
 
     choosing, _ = seconds_of(choose, device)
     new = _encoded(synthetic(texts, torch.arange(ASKED) % classes, generator).to(device))

@@ -15,8 +15,7 @@ from torch import Tensor
 from benchmarks.speed.measuring import GIB, apart, memory_now, memory_peak
 from benchmarks.speed.rates import rate, seconds_of
 from benchmarks.speed.setups import Options
-from pbprompt.evidence.evidence import Gathering
-from pbprompt.evidence.statistics import BLOCK
+from pbprompt.evidence.evidence import BLOCK, Gathering
 
 IMAGES, CLASSES, WIDTHS = 1_281_167, 1000, (256, 512)
 BLOCKS = 24  # of 4,096 images: 100 to 200 MB

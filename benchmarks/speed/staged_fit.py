@@ -70,7 +70,7 @@ def main() -> None:
 
     with importing():
         import_module("pbprompt.apps.cli.fitting")
-        for method in ("conjugate", "rivals.nearest_mean", "rivals.nearest_neighbours"):
+        for method in ("conjugate", "rivals.nearest"):
             import_module(f"pbprompt.evidence.{method}")
     spent["imports"] = time.process_time()
     for stage, (module, name) in STAGES.items():

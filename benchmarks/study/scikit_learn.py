@@ -11,14 +11,13 @@ import warnings
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from torch import Tensor
 
-from pbprompt.evidence.rivals.linear import LinearClassifier
+from pbprompt.evidence.rivals.linear import LinearClassifier, Present
 from pbprompt.registry import register
 
 Floats = NDArray[np.float64]
@@ -33,17 +32,15 @@ class ScikitLearn(LinearClassifier):
     takes_new_names = False
     paper = "Pedregosa et al., JMLR 2011"
 
-    def solve(
-        self, x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], text: Float[Tensor, "k d"]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def solve(self, given: Present) -> tuple[Tensor, Tensor, Tensor]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of fits that stop early
-            weights, bias = self.fitted(x.double().numpy(), labels.numpy())
+            weights, bias = self.solved(given.x.double().numpy(), given.labels.numpy())
         if len(weights) == 1:  # of two classes, the second's
             weights, bias = np.stack([0 * weights[0], weights[0]]), np.array([0.0, bias[0]])
         return torch.from_numpy(weights), torch.from_numpy(bias), torch.zeros(len(bias))
 
-    def fitted(self, x: Floats, y: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    def solved(self, x: Floats, y: NDArray[np.int64]) -> tuple[Floats, Floats]:
         """Weights and bias."""
         raise NotImplementedError
 
@@ -52,7 +49,7 @@ class ScikitLearn(LinearClassifier):
 class Logistic(ScikitLearn):
     """Logistic regression, C by cross-validation."""
 
-    def fitted(self, x: Floats, y: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    def solved(self, x: Floats, y: NDArray[np.int64]) -> tuple[Floats, Floats]:
         folds = min(FOLDS, int(np.bincount(y).min()))
         best = LogisticRegression(max_iter=500)
         if folds > 1:
@@ -70,7 +67,7 @@ class Logistic(ScikitLearn):
 class LDA(ScikitLearn):
     """Linear discriminant analysis with shrinkage."""
 
-    def fitted(self, x: Floats, y: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    def solved(self, x: Floats, y: NDArray[np.int64]) -> tuple[Floats, Floats]:
         if np.bincount(y).max() == 1:
             means = x[np.argsort(y)]
             return means, -0.5 * (means**2).sum(1)

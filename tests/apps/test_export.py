@@ -76,8 +76,7 @@ def made(name: str, backbone: Backbone, variant: str = "") -> Method:
     if issubclass(kind, Memory):
         draws, patches = torch.Generator().manual_seed(0), backbone.grid[0] * backbone.grid[1]
         shots = torch.randn(8, backbone.embed_dim, generator=draws)
-        method.begin(Encoded(shots, shots.unsqueeze(1).expand(-1, patches, -1)), torch.arange(8) % 4, seed=1)
-        method.finish()
+        method.begin(Encoded(shots, shots.unsqueeze(1).expand(-1, patches, -1)), torch.arange(8) % 4)
     return method
 
 

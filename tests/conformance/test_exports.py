@@ -89,7 +89,7 @@ def test_onnxruntime_says_what_torch_says(name, variant, photos, plain, tiny_vit
         return
     variants = {"as it is": model}
     if name == "conjugate":  # whose graph is another with names alone, and with one class
-        assert len(model.method.posterior().novelty.familiar) >= FEWEST
+        assert len(model.method.fitted.posterior.novelty.familiar) >= FEWEST
         variants["a name beside them"] = model.with_classes(["zebra"])
         variants["names alone"] = model.for_classes(["zebra", "owl"])
         variants["one class"] = model.for_classes(model.classes[:1])

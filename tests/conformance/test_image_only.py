@@ -48,9 +48,11 @@ def test_the_default_is_conjugate_without_names():
     assert method.config.prior == "none" and not method.takes_new_names
     asked = fitted(find_method("conjugate"), {"prior": "none"}, tiny_dino())
     assert torch.equal(probabilities(method, images), probabilities(asked, images))
-    assert method.familiarity(images) is None and method.left_out() is not None  # of twelve images
+    model = method.fitted
+    assert model.familiarity(images) is None and model.left_out() is not None  # of twelve images
     many = random_images(tiny_dino(), torch.arange(24) % 3)
-    assert fitted(find_method("conjugate"), {}, tiny_dino(), images=many).familiarity(many).shape == (24,)
+    model = fitted(find_method("conjugate"), {}, tiny_dino(), images=many).fitted
+    assert model.familiarity(many).shape == (24,)
     with pytest.raises(InputError, match="reads no text: leave the setting 'prior' as it is"):
         fitted(find_method("conjugate"), {"prior": "ensemble"}, tiny_dino())
 

@@ -54,7 +54,7 @@ def test_conforms(monkeypatch, name, check):
 
 
 def test_each_says_what_it_adds():
-    sources = tuned().method.sources(random_images(several()).images)
+    sources = tuned().method.fitted.sources(random_images(several()).images)
     said = [f"{what} ({tower})" for tower in ("tiny-vit", "tiny-resnet", "tiny-dino") for what in ("name",)]
     assert set(said) <= set(sources)
     assert not sources["name (tiny-dino)"].any()  # it reads none

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from pbprompt.evidence.by_series import FOLDS, held_out_by_series
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.evidence.evidence import Evidence
-from pbprompt.evidence.expert import HeldOutPhotographs, Photographs, Seen
+from pbprompt.evidence.expert import FOLDS, HeldOutPhotographs, Photographs, Seen, held_out_by_series
 from pbprompt.evidence.experts import EXPERTS
 from pbprompt.evidence.series import series_folds
 from pbprompt.learners.method import build_method
@@ -54,9 +53,7 @@ def test_every_fold_is_as_if_fitted_without_it():
 def fitted(backbone, images, labels, groups):
     method = build_method(Conjugate, ConjugateConfig(prior="none"), backbone, seed=0)
     method.prepare([f"class {place}" for place in range(CLASSES)], "{}")
-    method.image_groups = groups
-    method.begin(Encoded(images, images.unsqueeze(1)), labels, seed=0)
-    method.finish()
+    method.begin(Encoded(images, images.unsqueeze(1)), labels, groups=groups)
     return method
 
 
@@ -75,7 +72,7 @@ def test_bursts_promise_no_more_than_their_series(tiny_vit):
     assert calibrate_left_out(predictive(again)) == by_series
     old = {name: value for name, value in method.state_dict().items() if name != "kept_groups"}
     again.load_state_dict(old)
-    assert again.series_left_out() is None
+    assert again.fitted.series_left_out() is None
 
 
 def test_series_last_through_learning_and_regrouping(tiny_vit):
@@ -86,7 +83,7 @@ def test_series_last_through_learning_and_regrouping(tiny_vit):
     method.regroup({"class 0": None})
     assert method.fitted.shown.groups.tolist() == groups[SERIES * TWINS :].tolist()
     method.prepare(("class 1", "class 2"), "{}")
-    assert set(method.series_left_out().tolist()) == set(range(SERIES, 3 * SERIES))
+    assert set(method.fitted.series_left_out().tolist()) == set(range(SERIES, 3 * SERIES))
 
 
 def test_each_by_itself_changes_nothing(tiny_vit):
@@ -94,7 +91,7 @@ def test_each_by_itself_changes_nothing(tiny_vit):
     states = [fitted(tiny_vit, images, labels, None).state_dict() for _ in range(2)]
     assert "kept_groups" not in states[0]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-    assert fitted(tiny_vit, images, labels, None).series_left_out() is None
+    assert fitted(tiny_vit, images, labels, None).fitted.series_left_out() is None
 
 
 @pytest.mark.parametrize("series", [1, 2])

@@ -30,9 +30,7 @@ def fit(backbone, labels, groups=None, **settings):
     settings = {"patches": True, "prior": "none", **settings}
     method = build_method(Conjugate, ConjugateConfig(**settings), backbone, 0)
     method.prepare(NAMES, "a photo of a {}.")
-    method.image_groups = groups
-    method.begin(images(backbone, labels), labels, 0)
-    method.finish()
+    method.begin(images(backbone, labels), labels, groups=groups)
     return method
 
 
@@ -62,15 +60,15 @@ def test_saved_and_loaded(tiny_vit, tmp_path, counts):
     said = ask(method, seen)
     assert said.isfinite().all()
     assert torch.equal(ask(loaded, seen), said)
-    if (left := method.left_out()) is not None:
-        torch.testing.assert_close(loaded.left_out()[0], left[0], rtol=1e-4, atol=1e-5)
+    if (left := method.fitted.left_out()) is not None:
+        torch.testing.assert_close(loaded.fitted.left_out()[0], left[0], rtol=1e-4, atol=1e-5)
 
 
 def test_what_it_says_is_told_and_sums_up(tiny_vit):
     method = fit(tiny_vit, torch.arange(24) % 3, prior="sentence")
     seen = images(tiny_vit, torch.arange(6) % 3, seed=2)
-    parts = method.sources(seen)
-    made, weight = method.fitted.shown.patches, method.posterior().weights.best[4]
+    parts = method.fitted.sources(seen)
+    made, weight = method.fitted.shown.patches, method.fitted.posterior.weights.best[4]
     torch.testing.assert_close(parts["patches"], weight * made.spoken_for(seen.patches).sum(1))
     assert method.directions(method.class_features(1, torch.Generator())).isfinite().all()
 
@@ -85,13 +83,11 @@ def test_series_are_held_out_whole(tiny_vit):
     for given in (groups, None):
         method = build_method(Conjugate, ConjugateConfig(patches=True, prior="none"), tiny_vit, 0)
         method.prepare(NAMES, "{}")
-        method.image_groups = given
-        method.begin(copies, twice, 0)
-        method.finish()
+        method.begin(copies, twice, groups=given)
         made = method.fitted.shown.patches
         own = made.spread * made.held_out.float().gather(1, twice.unsqueeze(1))
         found.append(float(own.mean()))
-        assert method.left_out() is not None
+        assert method.fitted.left_out() is not None
     assert found[0] < found[1]
 
 
@@ -99,7 +95,7 @@ def test_a_renamed_class_keeps_its_patches_and_a_new_name_has_none(tiny_vit):
     method = fit(tiny_vit, torch.arange(12) % 3, prior="sentence")
     seen = images(tiny_vit, torch.arange(6) % 3, seed=2)
     method.prepare((*NAMES, "heron"), "a photo of a {}.")
-    assert (method.sources(seen)["patches"][:, 3] == 0).all()
+    assert (method.fitted.sources(seen)["patches"][:, 3] == 0).all()
     before = method.fitted.shown.patches
     method.regroup({"finch": "siskin"})
     assert torch.equal(method.fitted.shown.patches.prototypes, before.prototypes)

@@ -65,8 +65,7 @@ def rows(images: Encoded, index) -> Encoded:
 def fit(backbone: Backbone, images: Encoded, labels, names=NAMES, **settings) -> Conjugate:
     method = build_method(Conjugate, ConjugateConfig(**{"prior": "sentence", **settings}), backbone, seed=0)
     method.prepare(names, TEMPLATE)
-    method.begin(images, labels, seed=0)
-    method.finish()
+    method.begin(images, labels)
     return method
 
 
@@ -147,7 +146,7 @@ def test_probabilities(tiny_vit, counts):
 
 
 def test_the_fit_is_that_of_the_core(tiny_vit):
-    found, expected = usual(tiny_vit).posterior().tensors(), usual_core(tiny_vit).tensors()
+    found, expected = usual(tiny_vit).fitted.posterior.tensors(), usual_core(tiny_vit).tensors()
     assert found.keys() == expected.keys()
     for name, value in found.items():
         torch.testing.assert_close(value, expected[name].to(value), rtol=1e-4, atol=1e-4, equal_nan=True)
@@ -205,15 +204,13 @@ def test_photographs_that_count_unequally(tiny_vit):
     images, often = photographs(tiny_vit, NAMES, labels, seed=1), torch.arange(len(labels)) % 3 + 1
     weighted = build_method(Conjugate, ConjugateConfig(prior="sentence"), tiny_vit, seed=0)
     weighted.prepare(NAMES, TEMPLATE)
-    weighted.image_weights = often.double()
-    weighted.begin(images, labels, seed=0)
-    weighted.finish()
+    weighted.begin(images, labels, weights=often.double())
     index = torch.arange(len(labels)).repeat_interleave(often)
     more = fit(tiny_vit, rows(images, index), labels[index])
     kept = weighted.fitted.shown.evidence.kept
-    assert torch.equal(kept.weights, often.double()) and weighted.left_out() is not None
+    assert torch.equal(kept.weights, often.double()) and weighted.fitted.left_out() is not None
     x = unit(photographs(tiny_vit, NAMES, torch.arange(8) % 4, seed=2).global_)
-    mine, theirs = (scores(each.posterior(), x)[0] for each in (weighted, more))
+    mine, theirs = (scores(each.fitted.posterior, x)[0] for each in (weighted, more))
     torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
@@ -266,10 +263,10 @@ def test_a_name_of_something_else_takes_hardly_any_known_image(tiny_vit, seed):
 
 def test_found_by_name(tiny_vit):
     """Of at least three classes, and where names are read."""
-    found = usual(tiny_vit, (8, 8, 8, 8)).found_by_name()
+    found = usual(tiny_vit, (8, 8, 8, 8)).fitted.found_by_name()
     assert found == pytest.approx(float(usual_core(tiny_vit, (8, 8, 8, 8)).novelty.found)) and 0 <= found <= 1
-    assert usual(tiny_vit, (8, 8), NAMES[:2]).found_by_name() is None
-    assert usual(tiny_vit, (8, 8, 8, 8), prior="none").found_by_name() is None
+    assert usual(tiny_vit, (8, 8), NAMES[:2]).fitted.found_by_name() is None
+    assert usual(tiny_vit, (8, 8, 8, 8), prior="none").fitted.found_by_name() is None
 
 
 # what it shows of itself
@@ -284,10 +281,10 @@ def test_sources_sum_up(tiny_vit, names):
     method.prepare(names, TEMPLATE)
     new = photographs(tiny_vit, NAMES, torch.arange(12) % 4, seed=2)
     logits = method.sample_logits(new, method.class_features(1, torch.Generator()))[0]
-    looks = method.posterior().strangeness(scores(method.posterior(), unit(new.global_)))
-    alike = method.posterior().novelty.unlike(looks) == 0  # others are left to the names
+    looks = method.fitted.posterior.strangeness(scores(method.fitted.posterior, unit(new.global_)))
+    alike = method.fitted.posterior.novelty.unlike(looks) == 0  # others are left to the names
     assert alike.sum() > 5
-    parts = method.sources(new)
+    parts = method.fitted.sources(new)
     known = {*names} <= {*NAMES}
     gate = {"unlike the photographs"} if known else set()
     assert set(parts) == {"name", "class mean", "photographs"} | gate
@@ -337,7 +334,7 @@ def same(one: Conjugate, other: Conjugate, tolerance: float = 1e-5) -> None:
     for name, value in one.state_dict().items():
         if value.dtype == torch.float64 and not name.startswith("kept"):
             torch.testing.assert_close(value, other.state_dict()[name], rtol=1e-6, atol=1e-9)
-    for mine, theirs in zip(one.posterior().novelty, other.posterior().novelty, strict=True):
+    for mine, theirs in zip(one.fitted.posterior.novelty, other.fitted.posterior.novelty, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
@@ -403,7 +400,6 @@ def test_a_streamed_fit_is_the_fit(tiny_vit, monkeypatch, kept):
     streamed = build_method(Conjugate, whole.config, tiny_vit, seed=0)
     streamed.prepare(NAMES, TEMPLATE)
     streamed.begin_with(shares[2].merged(shares[0]).merged(shares[1]))
-    streamed.finish()
     new = photographs(tiny_vit, NAMES, torch.arange(8) % 4, seed=2)
     torch.testing.assert_close(
         streamed.class_features(1, torch.Generator()),
@@ -422,7 +418,7 @@ def test_it_streams(tiny_vit):
     assert (
         issubclass(Conjugate, Streams)
         and isinstance(usual(tiny_vit), Streams)
-        and isinstance(usual(tiny_vit), LeavesOut)
+        and isinstance(usual(tiny_vit).fitted, LeavesOut)
         and isinstance(usual(tiny_vit).fitted, Fitted)
     )
 
@@ -432,11 +428,11 @@ def test_a_small_table_is_made_of_some_photographs(tiny_vit, monkeypatch):
     method = usual(tiny_vit)
     rows = torch.arange(0, 14, 3)  # of 14, since 5 rows of 4 classes fit
     kept = method.fitted.shown.evidence.kept.images[rows]
-    assert torch.equal(expert(method.posterior(), "kernel").photographs, kept)
+    assert torch.equal(expert(method.fitted.posterior, "kernel").photographs, kept)
     monkeypatch.setattr(expert_module, "CELLS", 5)
     few = usual(tiny_vit, (5, 4), NAMES[:2])  # every fourth of nine
     kept = few.fitted.shown.evidence.kept.images[[0, 4, 8]]
-    assert torch.equal(expert(few.posterior(), "kernel").photographs, kept)
+    assert torch.equal(expert(few.fitted.posterior, "kernel").photographs, kept)
     monkeypatch.setattr(expert_module, "CELLS", 4 * 5)
     new = photographs(tiny_vit, NAMES, torch.arange(8) % 4, seed=2)
     assert (ask(method, new).probabilities.argmax(1) == torch.arange(8) % 4).float().mean() > 0.7
@@ -525,7 +521,7 @@ def test_without_names(tiny_vit):
     new = photographs(tiny_vit, NAMES, torch.arange(12) % 4, seed=2)
     found = ask(method, new).probabilities
     assert (found.argmax(1) == torch.arange(12) % 4).float().mean() > 0.7
-    assert float(method.posterior().information) == pytest.approx(0, abs=1e-9)
+    assert float(method.fitted.posterior.information) == pytest.approx(0, abs=1e-9)
     assert not method.takes_new_names
     with pytest.raises(InputError, match="'tree' is none of them"):
         method.prepare((*NAMES, "tree"), TEMPLATE)
@@ -554,7 +550,7 @@ def test_no_number_is_refused(tiny_vit):
         method = build_method(Conjugate, ConjugateConfig(prior="sentence"), tiny_vit, seed=0)
         method.prepare(NAMES, TEMPLATE)
         with pytest.raises(InputError, match="NaN or infinity"):
-            method.begin(with_patches(broken), torch.arange(8) % 4, seed=0)
+            method.begin(with_patches(broken), torch.arange(8) % 4)
         with pytest.raises(InputError, match="fit it"):  # as before
             predictive(method)
 
@@ -598,7 +594,7 @@ def test_little_stays_finite(tiny_vit, names, counts, equal, prior):
     said = ask(method, new)
     assert all(value.isfinite().all() for value in (said.probabilities, said.entropy, said.spreads))
     close(said.probabilities.sum(1), np.ones(10), 1e-5)
-    assert method.familiarity(new) is None  # of so few photographs
+    assert method.fitted.familiarity(new) is None  # of so few photographs
 
 
 def test_fitted_at_once_and_again(tiny_vit):
@@ -610,7 +606,6 @@ def test_fitted_at_once_and_again(tiny_vit):
         method = build_method(Conjugate, ConjugateConfig(prior="sentence"), tiny_vit, seed=0)
         method.prepare(NAMES, TEMPLATE)
         method.begin_on(lambda epoch: data, seed=0)
-        method.finish()
         results.append(ask(method, new).probabilities)
     assert torch.equal(*results)
     assert torch.equal(results[0], ask(usual(tiny_vit), new).probabilities)
@@ -629,7 +624,7 @@ def test_familiarity_of_known_images_is_uniform_at_most(tiny_vit, classes):
         method = fit(tiny_vit, photographs(tiny_vit, names, labels, seed=10 + seed, noise=1.0), labels, names)
         predictive(method)
         new = photographs(tiny_vit, names, torch.arange(400) % classes, seed=100 + seed, noise=1.0)
-        values.append(method.familiarity(new))
+        values.append(method.fitted.familiarity(new))
     p = torch.cat(values)
     for alpha in (0.05, 0.1, 0.3):
         assert (p <= alpha).double().mean() <= alpha + 0.04
@@ -641,9 +636,9 @@ def test_familiarity_is_a_rank_that_unknown_images_fail(tiny_vit):
     predictive(method)
     known = photographs(tiny_vit, NAMES, torch.arange(40) % 4, seed=2)
     other = torch.randn(40, 32, generator=torch.Generator().manual_seed(3))
-    p = method.familiarity(known)
+    p = method.fitted.familiarity(known)
     assert ((p * 49 - (p * 49).round()).abs() < 1e-4).all() and (p >= 1 / 49 - 1e-6).all()
-    strange = method.familiarity(with_patches(other))
+    strange = method.fitted.familiarity(with_patches(other))
     assert strange.median() < p.median()
 
 
@@ -653,10 +648,10 @@ def test_familiarity_does_not_depend_on_what_is_asked(tiny_vit, names):
     method = usual(tiny_vit, (6, 6, 6, 6))
     new = photographs(tiny_vit, NAMES, torch.arange(40) % 4, seed=2, noise=1.0)
     predictive(method)
-    whole = method.familiarity(new)
+    whole = method.fitted.familiarity(new)
     method.prepare(names, TEMPLATE)
     predictive(method)
-    torch.testing.assert_close(method.familiarity(new), whole)
+    torch.testing.assert_close(method.fitted.familiarity(new), whole)
 
 
 @pytest.mark.parametrize("asked", [NAMES, ("traffic light", "owl", "cat", "moon"), NAMES[::-1][1:]])
@@ -667,7 +662,7 @@ def test_left_out_answers_are_nearly_those_of_fits_without_each_image(tiny_vit, 
     images = photographs(tiny_vit, NAMES, labels, seed=0)
     method = fit(tiny_vit, images, labels)
     method.prepare(asked, TEMPLATE)
-    found, own = method.left_out()
+    found, own = method.fitted.left_out()
     judged = [i for i, label in enumerate(labels.tolist()) if counts[label] > 1 and NAMES[label] in asked]
     assert [asked[place] for place in own.tolist()] == [NAMES[labels[i]] for i in judged]
     apart = []
@@ -707,23 +702,23 @@ def test_left_out_answers_of_a_loaded_model_are_the_same(tiny_vit):
     loaded = build_method(Conjugate, ConjugateConfig(prior="sentence"), tiny_vit, seed=1)
     loaded.load_state_dict(method.state_dict())
     loaded.prepare(NAMES, TEMPLATE)
-    for mine, theirs in zip(loaded.left_out(), method.left_out(), strict=True):
+    for mine, theirs in zip(loaded.fitted.left_out(), method.fitted.left_out(), strict=True):
         torch.testing.assert_close(mine, theirs)
     other = usual(tiny_vit, (5, 5, 5, 5))
     method.load_state_dict(other.state_dict())  # over what it left out when it was fitted
-    assert len(method.left_out()[1]) == 20
+    assert len(method.fitted.left_out()[1]) == 20
 
 
 def test_nothing_to_leave_out(tiny_vit):
-    assert usual(tiny_vit, counts=(1, 1, 1, 1)).left_out() is None
-    assert usual(tiny_vit, counts=(5,), names=NAMES[:1]).left_out() is None
+    assert usual(tiny_vit, counts=(1, 1, 1, 1)).fitted.left_out() is None
+    assert usual(tiny_vit, counts=(5,), names=NAMES[:1]).fitted.left_out() is None
 
 
 def test_familiarity_needs_nineteen_photographs_that_are_not_their_classs_only_one(tiny_vit):
     new = photographs(tiny_vit, NAMES, torch.arange(4), seed=2)
     few, enough = usual(tiny_vit, (6, 6, 6, 1)), usual(tiny_vit, (6, 6, 7, 1))
-    assert few.familiarity(new) is None
-    assert enough.familiarity(new).shape == (4,)
+    assert few.fitted.familiarity(new) is None
+    assert enough.fitted.familiarity(new).shape == (4,)
 
 
 # images without labels
@@ -735,9 +730,8 @@ def with_pool(backbone: Backbone, counts=(2, 2, 2, 2), noise: float = 1.2) -> tu
     method = build_method(Conjugate, ConjugateConfig(prior="sentence"), backbone, seed=0)
     method.prepare(NAMES, TEMPLATE)
     others = photographs(backbone, NAMES, labels_of((30, 30, 30, 30)), seed=9, noise=noise)
-    method.beside(others.global_)
-    method.begin(photographs(backbone, NAMES, labels, seed=1, noise=noise), labels, seed=0)
-    method.finish()
+    seen = photographs(backbone, NAMES, labels, seed=1, noise=noise)
+    method.begin(seen, labels, unlabelled=others.global_)
     return method, others
 
 
@@ -755,7 +749,7 @@ def test_unlabelled_are_absorbed_as_the_core_does(tiny_vit):
     new = photographs(tiny_vit, NAMES, labels_of(), seed=4)
     x = unit(new.global_).double()
     torch.testing.assert_close(
-        scores(method.posterior(), x.float()).double(), scores(plain.posterior, x), rtol=1e-3, atol=1e-3
+        scores(method.fitted.posterior, x.float()).double(), scores(plain.posterior, x), rtol=1e-3, atol=1e-3
     )
     assert len(method.fitted.pool) == len(plain.kernel_rows)
 
@@ -771,9 +765,9 @@ def test_the_classes_that_unlabelled_ones_moved_are_saved_where_they_lie(tiny_vi
     loaded.load_state_dict(state)
     for each in (method, loaded):
         each.prepare(NAMES, TEMPLATE)
-        found = scores(each.posterior(), x).double()
+        found = scores(each.fitted.posterior, x).double()
         torch.testing.assert_close(found, scores(wanted, x.double()), rtol=1e-3, atol=1e-3)
-        torch.testing.assert_close(each.posterior().views[0].centre.double(), wanted.views[0].centre)
+        torch.testing.assert_close(each.fitted.posterior.views[0].centre.double(), wanted.views[0].centre)
     older = {name: value for name, value in state.items() if name != "fitted_centre"}
     loaded.load_state_dict(older)  # has one for both
     assert ask(loaded, others).probabilities.isfinite().all()
@@ -787,16 +781,15 @@ def test_a_model_with_unlabelled_ones_is_saved_and_lived_with(tiny_vit, tmp_path
     TunedModel(method, describe_model(method)).save(tmp_path / "model")
     again = TunedModel.load(tmp_path / "model", tiny_vit).method
     assert torch.equal(ask(again, new).probabilities, ask(method, new).probabilities)
-    assert again.left_out() is None  # every photograph is its class's only one
+    assert again.fitted.left_out() is None  # every photograph is its class's only one
     again.prepare((*NAMES, "submarine"), TEMPLATE)
     assert ask(again, new).probabilities.shape[1] == 5
     again.prepare(NAMES, TEMPLATE)
     labels = labels_of((3, 3, 3, 3))
     again.learn(photographs(tiny_vit, NAMES, labels, seed=6, noise=0.3), labels)
-    assert again.absorbed is not None and again.left_out() is not None  # the pool is weighed anew
+    assert again.absorbed is not None and again.fitted.left_out() is not None  # the pool is weighed anew
     assert torch.isfinite(ask(again, new).probabilities).all()
     again.beside(others.global_[:5])  # and more of them join it
-    again.finish()
     assert again.absorbed is not None and len(again.absorbed.familiar) == 5
     kept = len(method.fitted.pool)
     method.regroup({NAMES[0]: "hen"})  # they stay beside classes that are renamed
@@ -806,20 +799,19 @@ def test_a_model_with_unlabelled_ones_is_saved_and_lived_with(tiny_vit, tmp_path
 def test_names_and_unlabelled_ones_alone(tiny_vit):
     method = build_method(Conjugate, ConjugateConfig(prior="sentence"), tiny_vit, seed=0)
     method.prepare(NAMES, TEMPLATE)
-    with pytest.raises(InputError, match="without labels"):
-        method.begin_by_names()
     labels = labels_of((20, 20, 20, 20))
     others = photographs(tiny_vit, NAMES, labels, seed=9, noise=0.3)
-    method.beside(others.global_[:7])
+    nameless = build_method(Conjugate, ConjugateConfig(prior="none"), tiny_vit, seed=0)
+    nameless.prepare(NAMES, TEMPLATE)
+    with pytest.raises(InputError, match="without labels"):
+        nameless.begin_by_names(others.global_)
     with pytest.raises(InputError, match="too few for 4 classes"):
-        method.begin_by_names()
-    method.beside(others.global_)
-    method.begin_by_names()
-    method.finish()
+        method.begin_by_names(others.global_[:7])
+    method.begin_by_names(others.global_)
     said = ask(method, others).probabilities
     torch.testing.assert_close(said.sum(1), torch.ones(80), rtol=1e-4, atol=1e-4)
     assert (said.argmax(1) == labels).double().mean() > 0.5
-    assert method.left_out() is None and method.familiarity(others) is None
+    assert method.fitted.left_out() is None and method.fitted.familiarity(others) is None
     with pytest.raises(InputError, match="without any label"):
         method.beside(others.global_)
     with pytest.raises(InputError, match="without any label"):
@@ -833,4 +825,4 @@ def test_unlabelled_that_are_no_numbers_are_refused(tiny_vit):
     method = build_method(Conjugate, ConjugateConfig(), tiny_vit, seed=0)
     method.prepare(NAMES, TEMPLATE)
     with pytest.raises(InputError, match="NaN"):
-        method.beside(torch.full((2, tiny_vit.embed_dim), torch.nan))
+        method.begin_by_names(torch.full((20, tiny_vit.embed_dim), torch.nan))

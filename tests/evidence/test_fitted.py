@@ -102,8 +102,7 @@ def test_damaged_tensors_are_refused_by_the_door(tiny_vit, broken):
     method = build_method(Conjugate, ConjugateConfig(prior="none"), tiny_vit, seed=0)
     method.prepare(NAMES, "{}")
     images = torch.randn(12, 32, generator=torch.Generator().manual_seed(0))
-    method.begin(seen(images), torch.arange(12) % 3, 0)
-    method.finish()
+    method.begin(seen(images), torch.arange(12) % 3)
     state = method.state_dict()
     for damage in ({**state, broken: torch.zeros(2, 5)}, {k: v for k, v in state.items() if k != broken}):
         if broken.startswith("fitted") and len(damage) == len(state):

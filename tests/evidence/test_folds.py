@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pbprompt.evidence.folds import held_out
+from pbprompt.evidence.series import held_out
 
 
 @pytest.mark.parametrize("labels", [[0, 1, 0, 1, 0, 1], [2, 2, 0, 2, 2, 2, 2, 1, 0, 2], [0, 0]])

@@ -4,8 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from pbprompt.evidence import label_head
-from pbprompt.evidence.label_head import LabelChoice, affine, fit_label_head
-from pbprompt.evidence.one_vs_rest import label_statistics, products
+from pbprompt.evidence.label_head import LabelChoice, affine, fit_label_head, label_statistics, products
 
 
 def problem(images: int = 60, width: int = 8, labels: int = 3, noise: float = 0.3):

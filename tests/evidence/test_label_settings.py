@@ -7,8 +7,15 @@ import torch
 import torch.nn.functional as F
 
 from pbprompt.evidence import label_head
-from pbprompt.evidence.label_head import choose_label_settings, choose_thresholds
-from pbprompt.evidence.one_vs_rest import Products, label_statistics, log_ratio, prior_odds, products
+from pbprompt.evidence.label_head import (
+    Products,
+    choose_label_settings,
+    choose_thresholds,
+    label_statistics,
+    log_ratio,
+    prior_odds,
+    products,
+)
 
 
 def left_out(images: int = 40, width: int = 6, labels: int = 4) -> tuple[Products, torch.Tensor]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from plain_posterior import PlainGaussians, best_log_weights, familiarity_statistic, normal, problem
 from scipy.special import logsumexp
 
+from pbprompt.evidence.evidence import Statistics
 from pbprompt.evidence.expert import HeldOutPhotographs, Seen
 from pbprompt.evidence.experts.gaussian import fit_gaussians, whitened
 from pbprompt.evidence.novelty import (
@@ -21,7 +22,6 @@ from pbprompt.evidence.novelty import (
     openness,
     reluctance,
 )
-from pbprompt.evidence.statistics import Statistics
 
 
 def novelty_of(familiar: torch.Tensor, odds=USUAL) -> Novelty:

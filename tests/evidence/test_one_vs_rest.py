@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pbprompt.evidence.experts.gaussian import GAMMA
-from pbprompt.evidence.one_vs_rest import label_statistics, log_ratio, products, slope
+from pbprompt.evidence.label_head import label_statistics, log_ratio, products, slope
 
 CASES = {"many": (30, 6, 5), "few": (5, 4, 3), "wider than many": (8, 20, 4)}
 cases = pytest.mark.parametrize(("images", "width", "labels"), CASES.values(), ids=CASES)

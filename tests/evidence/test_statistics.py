@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbprompt.evidence import statistics
+from pbprompt.evidence.evidence import Statistics
 from pbprompt.evidence.experts.gaussian import whitened
-from pbprompt.evidence.statistics import Statistics
 
 unit = torch.nn.functional.normalize
 

@@ -98,8 +98,7 @@ def test_the_answer_is_the_mean_over_towers():
         for part in parts:
             reader = Conjugate(ConjugateConfig(), tiny_vit())
             reader.prepare(NAMES, "a {}.")
-            reader.begin(Encoded(part, seen.patches), images.labels, 0)
-            reader.finish()
+            reader.begin(Encoded(part, seen.patches), images.labels)
             bank = reader.class_features(4, torch.Generator())
             wanted.append(reader.sample_logits(Encoded(part, seen.patches), bank).softmax(-1).mean(0))
     torch.testing.assert_close(said, torch.stack(wanted).mean(0), rtol=1e-4, atol=1e-6)
@@ -114,20 +113,18 @@ def test_images_without_a_label_are_seen_by_every_tower():
     method = fitted(TowerEvidence, {"learning_rate": 0.05}, tiny_vit())
     seen = as_tuned(method, to_train_on(method, random_images(tiny_vit(), torch.arange(30) % 3)))
     method.beside(seen.global_, asked=True)
-    method.finish()
     alone = [Conjugate(ConjugateConfig(), tiny_vit()) for _ in range(2)]
     for reader, own, part in zip(alone, method.readers, seen.global_.split(32, dim=1), strict=True):
         reader.prepare(NAMES, "a {}.")
         reader.begin_with(own.fitted.shown.evidence)
         reader.beside(part, asked=True)
-        reader.finish()
         for name, value in reader.state_dict().items():
             torch.testing.assert_close(own.state_dict()[name], value)
     assert torch.equal(method.absorbed.familiar, alone[1].absorbed.familiar)
     with pytest.raises(InputError, match="takes unlabelled images once its tower is tuned"):
         method.beside(seen.global_[:, :32])
     with pytest.raises(InputError, match="without any, use conjugate"):
-        method.begin_by_names()
+        method.begin_by_names(seen.global_)
 
 
 def test_one_photograph_per_class_tunes_nothing():

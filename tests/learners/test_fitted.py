@@ -12,6 +12,7 @@ from pbprompt.learners.fitted import (
     Explains,
     Familiar,
     FamiliarLeftOut,
+    Fitted,
     LeavesOut,
     PartialFit,
     ReadsNames,
@@ -22,15 +23,20 @@ from pbprompt.prompts.pbprompt import PBPrompt
 from pbprompt.registry import methods
 from pbprompt.testing.fits import fitted
 
-OF_A_CLASS = (Explains, Familiar, FamiliarLeftOut, LeavesOut, MultiLabel, PartialFit, ReadsNames, Streams)
+OF_WHAT_IS_FITTED = (Explains, Familiar, FamiliarLeftOut, LeavesOut, ReadsNames)
+OF_A_METHOD = (MultiLabel, PartialFit, Streams)
 
 
 def test_of_a_class_and_of_a_method(tiny_vit):
-    assert all(issubclass(Conjugate, one) for one in OF_A_CLASS) and not issubclass(Conjugate, ShowsTokens)
-    assert not any(issubclass(TipAdapter, one) for one in (*OF_A_CLASS, ShowsTokens))
-    assert [one for one in OF_A_CLASS if issubclass(TowerEvidence, one)] == [Familiar, ReadsNames]
+    assert all(issubclass(Conjugate.makes, one) for one in OF_WHAT_IS_FITTED)
+    assert all(issubclass(Conjugate, one) for one in OF_A_METHOD) and not issubclass(Conjugate, ShowsTokens)
+    assert not any(issubclass(TipAdapter.makes, one) for one in OF_WHAT_IS_FITTED)
+    assert not any(issubclass(TipAdapter, one) for one in (*OF_A_METHOD, ShowsTokens))
+    every = (*OF_WHAT_IS_FITTED, *OF_A_METHOD)
+    assert [one for one in every if issubclass(TowerEvidence, one)] == [Familiar, ReadsNames]
     method = build_method(Conjugate, make_config(Conjugate), tiny_vit, seed=0)
-    assert all(isinstance(method, one) for one in (*OF_A_CLASS, TakesUnlabelled))
+    assert method.fitted is None and isinstance(method, TakesUnlabelled)
+    assert isinstance(fitted(Conjugate, {}, tiny_vit).fitted, Fitted)
     assert issubclass(PBPrompt, ShowsTokens) and not issubclass(PBPrompt, Explains)
 
 

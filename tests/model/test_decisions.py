@@ -94,8 +94,7 @@ def test_what_goes_to_a_mere_name_is_not_none_of_these(tiny_vit):
     x = means[labels] + torch.randn(40, tiny_vit.embed_dim, generator=chance)
     method = build_method(Conjugate, ConjugateConfig(), tiny_vit, seed=0)
     method.prepare(CLASSES[:2], "a {}.")
-    method.begin(Encoded(x, x.unsqueeze(1)), labels, seed=0)
-    method.finish()
+    method.begin(Encoded(x, x.unsqueeze(1)), labels)
     far = torch.randn(200, tiny_vit.embed_dim, generator=chance)
     rule = Rule(refusal=0.05)
     alone = predictions(predictive(method), Encoded(far, far.unsqueeze(1)), rule)
@@ -118,8 +117,7 @@ def fitted(backbone, kind="conjugate") -> TunedModel:
     method = build_method(made, config, backbone, seed=0)
     method.prepare(SKEWED, "a photo of a {}.")
     labels = torch.arange(3).repeat_interleave(COUNTS.long())
-    method.begin(noise(backbone, len(labels), 1), labels, seed=0)
-    method.finish()
+    method.begin(noise(backbone, len(labels), 1), labels)
     return TunedModel(method, describe_model(method))
 
 

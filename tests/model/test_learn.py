@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from pbprompt.errors import InputError
-from pbprompt.evidence.rivals.nearest_mean import NearestMean
+from pbprompt.evidence.rivals.nearest import NearestMean
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Method, make_config
 from pbprompt.model.learn import epoch_features, one_ahead, run_identity, tune
@@ -100,12 +100,11 @@ def test_everything_that_changes_a_run_changes_its_name(tiny_vit, dataset):
     class Other(PBPrompt):
         name = "other"
 
-    def method(kind=PBPrompt, backbone=tiny_vit, unseen=(), **settings):
-        made = kind(replace(make_config(PBPrompt), **settings), backbone)
-        made.unseen_names = unseen
-        return made
+    def method(kind=PBPrompt, backbone=tiny_vit, **settings):
+        return kind(replace(make_config(PBPrompt), **settings), backbone)
 
-    usual = (dataset, method(), 1, 60, "centre")
+    plain = FitOptions(seed=1, views="centre")
+    usual = (dataset, method(), plain, 60, 0, None)
     changes = [
         (0, replace(dataset, train=dataset.train[1:])),
         (0, replace(dataset, classes=("cat", "hound"))),
@@ -113,11 +112,13 @@ def test_everything_that_changes_a_run_changes_its_name(tiny_vit, dataset):
         (1, method(backbone=random_backbone(tiny_vit.config, seed=1))),
         (1, method(Other)),
         (1, method(ct_weight=0.5)),
-        (1, method(unseen=("moon",))),
-        (2, 2),
+        (2, replace(plain, unseen_names=("moon",))),
+        (2, replace(plain, seed=2)),
+        (2, replace(plain, views="fresh")),
+        (2, replace(plain, views=2)),
         (3, 61),
-        (4, "fresh"),
-        (4, 2),
+        (4, 100),
+        (5, torch.tensor([0.5, 1.5])),
     ]
     names = [run_identity(*usual)]
     for place, value in changes:

@@ -33,8 +33,7 @@ def cloud(width: int, count: int, seed: int, away: float = 0.0) -> tuple[Encoded
 def predictor(tiny_vit):
     method = build_method(Conjugate, make_config(Conjugate), tiny_vit, seed=0)
     method.prepare(CLASSES, "a photo of a {}.")
-    method.begin(*cloud(tiny_vit.embed_dim, 90, seed=0), seed=0)
-    method.finish()
+    method.begin(*cloud(tiny_vit.embed_dim, 90, seed=0))
     return predictive(method)
 
 

@@ -8,7 +8,7 @@ import torch
 from pbprompt.apps.classifier.tuning import GivenFeatures
 from pbprompt.errors import InputError
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
-from pbprompt.evidence.rivals.nearest_mean import NearestMean
+from pbprompt.evidence.rivals.nearest import NearestMean
 from pbprompt.evidence.series import Series
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config

@@ -38,7 +38,7 @@ def test_the_closure_holds_method_equations_loop_and_engine():
         "model/scoring.py",
         "model/metrics/evaluation.py",
         "evidence/temperature.py",
-        "evidence/folds.py",
+        "evidence/series.py",
     }
     assert figures | {"vision/images/fewshot.py"} <= found
     assert not {file for file in found if file.startswith(("apps/", "research/", "prompts/rivals/ship"))}

@@ -1,11 +1,13 @@
 """Every check can fail: methods with one defect each, and the check that finds it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from pbprompt import registry
 from pbprompt.errors import InputError
-from pbprompt.evidence.rivals.nearest_mean import NearestMean
+from pbprompt.evidence.rivals.nearest import ClassMeans, NearestMean
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.zeroshot import ZeroShot
 from pbprompt.prompts.rivals.coop import CoOp
@@ -22,7 +24,10 @@ class Formless(ZeroShot):
 
 
 class Idle(ZeroShot, Memory):
-    pass
+    sample_logits = ZeroShot.sample_logits
+
+    def fit(self, shown):
+        return None
 
 
 class Untrained(ZeroShot):
@@ -32,9 +37,9 @@ class Untrained(ZeroShot):
 
 
 class Wasted(NearestMean):
-    def begin(self, images, labels, seed):
-        super().begin(images, labels, seed)
-        self.means.data = self.means.data.roll(1, 0)
+    def fit(self, shown):
+        made = super().fit(shown)
+        return replace(made, means=made.means.roll(1, 0))
 
 
 class Unseeded(ZeroShot):
@@ -50,10 +55,8 @@ class Melting(CoOp):
 
 
 class Forgetful(NearestMean):
-    def __init__(self, config, backbone):
-        super().__init__(config, backbone)
-        del self.means
-        self.register_buffer("means", torch.empty(0, backbone.embed_dim), persistent=False)
+    def restored(self, tensors):
+        return super().restored({"means": torch.ones_like(tensors["means"])})
 
 
 class Onward(CoOp):
@@ -88,22 +91,22 @@ class OnlyTransformers(ZeroShot):
 
 
 class ByName(NearestMean):
-    def labels_of_classes(self, classes=None):
+    def class_features(self, samples, generator):
         known = {name: label for label, name in enumerate(self.seen)}
-        return [known.get(name, -1) for name in (self.classes if classes is None else classes)]
+        return self.fitted.means[[known[name] for name in self.classes]].unsqueeze(0)
 
 
 class Balanced(NearestMean):
-    def begin(self, images, labels, seed):
-        self.means.data = torch.stack([images.global_[labels == c] for c in labels.unique()]).mean(1)
-        self.remember()
+    def fit(self, shown):
+        own = [shown.images.global_[shown.labels == c] for c in shown.labels.unique()]
+        return ClassMeans(shown.asked, torch.stack(own).mean(1))
 
 
 class Vague(NearestMean):
-    def begin(self, images, labels, seed):
-        if len(labels.unique()) < len(self.classes):
+    def fit(self, shown):
+        if len(shown.labels.unique()) < len(self.classes):
             raise InputError("too few images")
-        super().begin(images, labels, seed)
+        return super().fit(shown)
 
 
 class Unfinite(ZeroShot):

@@ -15,8 +15,7 @@ from pbprompt.evidence.expert import Seen
 from pbprompt.evidence.novelty import HUGE, reluctance
 from pbprompt.evidence.posterior import Posterior, kinds_of
 from pbprompt.evidence.text_map import move
-from pbprompt.evidence.trust import name_rows
-from pbprompt.evidence.weights import combined
+from pbprompt.evidence.weights import combined, name_rows
 
 
 class NewNames:

@@ -20,15 +20,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pbprompt.evidence.evidence import Evidence, Kept, apart, feature_keys
-from pbprompt.evidence.folds import places_in_class
-from pbprompt.evidence.statistics import Statistics
+from pbprompt.evidence.evidence import Evidence, Kept, Statistics, apart, feature_keys
+from pbprompt.evidence.series import places_in_class
 from pbprompt.evidence.text_map import TextMap, learn_text_map
 
 if TYPE_CHECKING:
     from pbprompt.evidence.experts.patches import Patches
 
+
+from pbprompt.evidence.series import series_folds
+
 FOLDS = 16
+SERIES_FOLDS = 4
 Folds = list[tuple[Int[Tensor, " g"], Int[Tensor, " a"]]]
 CELLS = 1 << 22  # of a table of held-out photographs by classes
 
@@ -43,7 +46,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Photographs:
-    """Labelled photographs and names as one backbone sees them: what an expert is fitted to.
+    """TrainingImages photographs and names as one backbone sees them: what an expert is fitted to.
 
     Every class has photographs; the sums are of all of them, the rows of those that are held out in turn.
     """
@@ -226,7 +229,7 @@ class Kind(NamedTuple):
     says: str
     """what an explanation calls it"""
     usual: float
-    """its weight before any photograph is judged (`trust.py`)"""
+    """its weight before any photograph is judged (`weights.py`)"""
     in_spreads: bool = False
     """whether that is in spreads of the names' scores: of scores that have no scale of their own"""
     from_photographs: bool = True
@@ -240,3 +243,30 @@ class Kind(NamedTuple):
 def judged_rows(photographs: int, classes: int) -> Int[Tensor, " n"]:
     """Of the kept photographs those that are held out in turn, and that experts of single ones know."""
     return torch.arange(0, photographs, max(1, -(-photographs * classes // CELLS)))
+
+
+def held_out_by_series(
+    photographs: Sequence[Photographs],
+    kinds: Sequence[Sequence[Kind]],
+    left: HeldOutPhotographs,
+    groups: Int[Tensor, " n"],
+) -> HeldOutPhotographs:
+    """What experts (`kinds`, by backbone) say without each photograph's series; `left`: without it alone."""
+    labels, scores, closeness = left.labels, left.scores.clone(), left.closeness.clone()
+    several = torch.zeros_like(left.several)
+    for rows in series_folds(labels, groups, SERIES_FOLDS):
+        said: list[Tensor] = []
+        near = []
+        for seen, own in zip(photographs, kinds, strict=True):
+            rest, asked = seen.without(rows), Seen(seen.images[rows])
+            for kind in own:
+                if kind.from_patches:  # which were held out with their series before
+                    said.append(scores[len(said), rows])
+                    continue
+                expert: Expert = kind.fit(rest)[0]
+                said.append(expert.scores(asked))
+                near.append(expert.closeness(said[-1]))
+        scores[:, rows] = torch.stack(said).to(scores)
+        closeness[:, rows] = torch.stack([table for table in near if table is not None]).to(closeness)
+        several[rows] = True
+    return left._replace(scores=scores, closeness=closeness, several=several)

@@ -18,12 +18,11 @@ from torch import Tensor
 
 from pbprompt.errors import InputError
 from pbprompt.evidence.answers import Answers
-from pbprompt.evidence.evidence import Evidence, Kept, apart, feature_keys, joined
+from pbprompt.evidence.evidence import Evidence, Kept, Statistics, apart, feature_keys, joined
 from pbprompt.evidence.expert import HeldOutPhotographs, Seen
 from pbprompt.evidence.experts.patches import Patches
 from pbprompt.evidence.posterior import Posterior, fit_posterior
 from pbprompt.evidence.shown import Shown, Sight
-from pbprompt.evidence.statistics import Statistics
 from pbprompt.evidence.unlabelled import IN_KERNEL, PER_CLASS, Absorbed, absorb, absorb_by_names, seen
 from pbprompt.learners.memory import labels_among
 from pbprompt.learners.predictive import Predictive
@@ -37,7 +36,6 @@ SAVED_AS = {  # since revision 3, of the posterior's tensors
     "names/directions": "fitted_names",
 }
 CENTRE, OF_GAUSSIANS = "fitted_centre", "fitted_gaussians_centre"
-PATCHES = "patches/"
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +72,7 @@ class FittedEvidence:
         """All there is to save, but the names."""
         sums, kept = self.shown.evidence
         series = {} if self.shown.groups is None else {"kept_groups": self.shown.groups}
-        fitted = {saved_as(name): value for name, value in (*self.fitted.items(), *self._patches.items())}
+        fitted = {saved_as(name): value for name, value in self.fitted.items()}
         if torch.equal(fitted[CENTRE], fitted[OF_GAUSSIANS]):  # but beside images without a label
             del fitted[CENTRE]
         return {
@@ -102,18 +100,21 @@ class FittedEvidence:
         sums = Statistics(*(tensors[name].double() for name in Statistics._fields))
         kept = Kept.of(tensors["kept"], tensors["kept_labels"], tensors["kept_weights"])
         groups = tensors.get("kept_groups")
-        compared = {name: saved_as(PATCHES + name) for name in Patches._fields}
-        has = len(tensors.get(compared["prototypes"], ())) > 0
-        patches = Patches(**{name: tensors[saved] for name, saved in compared.items()}) if has else None
+        compares = len(tensors.get("fitted_patches_prototypes", ())) > 0
+        names_of = Posterior.saved(len(sight.widths), patches=compares)
+        fitted = {name: tensors[saved_as(name)] for name in names_of}
+        patches = Patches(*(fitted[f"patches/{name}"] for name in Patches._fields)) if compares else None
         series = groups if groups is not None and len(groups) else None
-        fitted = {name: tensors[saved_as(name)].float() for name in Posterior.saved(len(sight.widths))}
         shown = Shown(tuple(names), Evidence(sums, kept), series, patches)
         return cls(shown, fitted, tensors["pool"], tensors["pool_labels"], sight, tuple(classes))
 
     def rounded(self) -> Self:
         """In float32, as it is saved: the same answers to the last bit as after a load."""
         # in the order of a file: products of what is loaded are then the same
-        fitted = {name: value.float().contiguous() for name, value in self.fitted.items()}
+        fitted = {
+            name: (value.float() if value.dtype == torch.float64 else value).contiguous()
+            for name, value in self.fitted.items()
+        }
         return replace(self, fitted=fitted, pool=self.pool.float())
 
     # who is asked about
@@ -134,8 +135,7 @@ class FittedEvidence:
         rows = self.shown.judged
         photographs = torch.cat([kept.images[rows].to(self.pool), self.pool])
         labels = torch.searchsorted(known, torch.cat([kept.labels[rows], self.pool_labels]))
-        tensors = {**self.fitted, **self._patches}
-        return Posterior.from_tensors(tensors, apart(photographs, self.sight.widths), labels, len(known))
+        return Posterior.from_tensors(self.fitted, apart(photographs, self.sight.widths), labels, len(known))
 
     @cached_property
     def answers(self) -> Answers:
@@ -170,32 +170,50 @@ class FittedEvidence:
         draws = self.posterior.weights.draws(DRAWS).to(scores)
         return self.answers.logits(views, scores, looks, draws).softmax(-1).mean(0)
 
-    def logits(self, images: Encoded, draws: Float[Tensor, "s e"]) -> Float[Tensor, "s b c"]:
+    def bank(self, samples: int = DRAWS) -> Float[Tensor, "s c e"]:
+        """Draws of the experts' weights, the same for every class; the classes themselves are looked up."""
+        answers = self.answers  # made now: an export traces what is left to do
+        draws = answers.posterior.weights.draws(samples)
+        return draws.unsqueeze(1).expand(-1, len(self.classes), -1)
+
+    def logits(self, images: Encoded, bank: Float[Tensor, "s c e"]) -> Float[Tensor, "s b c"]:
         """Under each draw of the weights."""
         views = self.views(images)
-        return self.answers.logits(views, *self.scored(views), draws)
+        return self.answers.logits(views, *self.scored(views), bank[:, 0])
 
     def answer(
-        self, images: Encoded, draws: Float[Tensor, "s e"]
+        self, images: Encoded, bank: Float[Tensor, "s c e"]
     ) -> tuple[Float[Tensor, "s b c"], Float[Tensor, " b"] | None]:
         """Logits and familiarity."""
         views = self.views(images)
         scores, looks = self.scored(views)
-        said = self.answers.logits(views, scores, looks, draws)
-        return said, self.posterior.novelty.familiarity(looks)
+        logits = self.answers.logits(views, scores, looks, bank[:, 0])
+        return logits, self.posterior.novelty.familiarity(looks)
 
     def familiarity(self, images: Encoded) -> Float[Tensor, " b"] | None:
         """All classes with photographs count, whichever are asked about."""
         return self.posterior.novelty.familiarity(self.scored(self.views(images))[1])
 
     def predict(self, images: Encoded) -> Predictive:
-        said, familiar = self.answer(images, self.posterior.weights.draws(DRAWS))
-        return replace(Predictive.of_logits(said).of_classes(self.classes), familiarity=familiar)
+        logits, familiar = self.answer(images, self.bank())
+        return replace(Predictive.of_logits(logits).of_classes(self.classes), familiarity=familiar)
 
-    def sources(self, images: Encoded, named: Sequence[str]) -> dict[str, Float[Tensor, "b c"]]:
+    def sources(self, images: Encoded) -> dict[str, Float[Tensor, "b c"]]:
         """What the class's mean, single photographs and the name add to a class's logit, by the best weights;
-        of a name without photographs, what all photographs say against it. `named`: the backbones."""
-        return self.answers.sources(self.views(images), named)
+        of a name without photographs, what all photographs say against it."""
+        return self.answers.sources(self.views(images), self.sight.named)
+
+    def found_by_name(self) -> float | None:
+        """Share of classes left out whole, photographs and all, that their name alone was given images of."""
+        found = self.posterior.novelty.found
+        return float(found) if len(found) else None
+
+    def told_by_names(self) -> float | None:
+        return float(self.posterior.information) if self.sight.reads_names else None
+
+    @property
+    def compares(self) -> bool:
+        return self.shown.patches is not None
 
     def parts(self, images: Encoded) -> tuple[Float[Tensor, "b m c"], Int[Tensor, "b m c 2"]]:
         """What each patch adds to a class's logit, and the photograph and the place in it most like it."""
@@ -239,7 +257,7 @@ class FittedEvidence:
         if (rows := self.left_out_rows()) is None:
             return None
         own = self.shown.evidence.kept.labels[self.shown.judged[rows]]
-        return self.held_out_answers(rows), (own.unsqueeze(1) == self.labels).int().argmax(1)
+        return self.held_out_answers(rows).float(), (own.unsqueeze(1) == self.labels).int().argmax(1)
 
     def series_left_out(self) -> Int[Tensor, " n"] | None:
         """The series of each of these photographs; None where each is by itself."""
@@ -250,11 +268,6 @@ class FittedEvidence:
         if (rows := self.left_out_rows()) is None:
             return None
         return self.posterior.novelty.familiarity(self.held_out.looks[rows])
-
-    @property
-    def _patches(self) -> dict[str, Tensor]:
-        made = self.shown.patches
-        return {PATCHES + name: value.contiguous() for name, value in made._asdict().items()} if made else {}
 
 
 def saved_as(name: str) -> str:
@@ -295,7 +308,7 @@ def fit_evidence(
         familiar = torch.zeros(len(every), dtype=torch.bool, device=every.device)
         familiar[order] = found.familiar
         found = found._replace(familiar=familiar[: 0 if pool is None else len(pool)])
-    fitted = {name: each for name, each in posterior.tensors().items() if not name.startswith(PATCHES)}
+    fitted = posterior.tensors()
     photographs, labels = joined([view.photographs for view in posterior.views]), posterior.labels
     rest = slice(len(shown.judged), None)
     pooled, pool_labels = photographs[rest], shown.known[labels[rest]]

@@ -16,7 +16,7 @@ from pbprompt.vision.towers.backbone import Encoded
 class Streams(Protocol):
     """It is fitted by evidence that one pass over any number of images gathered."""
 
-    def begin_with(self, evidence: Evidence) -> None:
+    def begin_with(self, evidence: Evidence, unlabelled: Float[Tensor, "m d"] | None = None) -> None:
         """`begin` without the images themselves; the evidence's labels are places among the classes."""
 
 
@@ -29,10 +29,10 @@ class TakesUnlabelled(Protocol):
         """What became of them; None: there were none, or the model was loaded."""
 
     def beside(self, images: Float[Tensor, "m d"], *, asked: bool = False) -> None:
-        """Features of images without a label, before `finish` or, of a fitted method, before another one;
-        `asked`: they are themselves to be classified."""
+        """Of a fitted method: as if fitted beside these features of images without a label too; `asked`: they
+        are themselves to be classified."""
 
-    def begin_by_names(self) -> None:
+    def begin_by_names(self, unlabelled: Float[Tensor, "m d"]) -> None:
         """`begin` without any labelled image."""
 
 

@@ -17,7 +17,7 @@ A name without photographs takes an image from the known classes at the odds
     ln o_n(x) = −u − v F(x) + ψ (x − b)·(t̂_n − t̄) + ρ (s_n(x) − ln Σ_c exp s_c(x))      u, v, ψ, ρ > 0
 
 so that it takes what looks like nothing known, fits the name, and fits it better than the names of the known
-classes, s being what names alone say (ψ₀ E of names, `trust.py`). ρ = 1 and nothing else is zero-shot's own
+classes, s being what names alone say (ψ₀ E of names, `weights.py`). ρ = 1 and nothing else is zero-shot's own
 odds; where names are weak, ψ₀ is small and so is this. All four are fitted by leaving classes out whole,
 photographs and all: their photographs are to go to their name, and all others to none of the other names.
 What a new name may cost is bounded by the same left-out photographs, whatever the name is: u_n is raised

@@ -11,7 +11,7 @@ Experts (`experts.py`) score every class, and what they say is added up:
     patches      P_c(x)                  parts of photographs that look alike, where these are compared
 
 of each backbone, if there are several. Each expert answers every photograph as if it had not been there, with
-as many of the other classes (`expert.py`), and the weights w are fitted to that (`trust.py`, `weights.py`).
+as many of the other classes (`expert.py`), and the weights w are fitted to that (`weights.py`, `weights.py`).
 
 An image unlike all photographs (`novelty.py`), such as a drawing where they are photos, is left to the
 names as far as they tell anything, g = I · unlike(x), I the share of ln K that names alone tell:
@@ -29,15 +29,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pbprompt.evidence.by_series import held_out_by_series
-from pbprompt.evidence.expert import Expert, HeldOutPhotographs, Kind, Photographs, Seen
+from pbprompt.evidence.expert import Expert, HeldOutPhotographs, Kind, Photographs, Seen, held_out_by_series
 from pbprompt.evidence.experts import EXPERTS
 from pbprompt.evidence.novelty import HUGE, Novelty, fit_novelty, openness
 from pbprompt.evidence.text_map import TextMap
-from pbprompt.evidence.trust import fit_trust, name_rows, names_alone
-from pbprompt.evidence.weights import Weights, combined
+from pbprompt.evidence.weights import Weights, combined, fit_trust, name_rows, names_alone
 
-KEPT_ELSEWHERE = ("photographs", "labels", "classes")  # of an expert: no model saves them twice
+KEPT_ELSEWHERE = ("photographs", "labels", "classes", "views", "experts")  # no model saves them twice
 
 
 class View(NamedTuple):
@@ -76,7 +74,7 @@ class Posterior(NamedTuple):
             (f"{place}/" if place else "") + (f"{whole}/{part}" if part else whole)
             for place in range(views)
             for whole, kind in ({**experts, **View.__annotations__} if place else first).items()
-            if whole not in ("views", "experts", "photographs")
+            if whole not in KEPT_ELSEWHERE
             for part in getattr(kind, "_fields", ("",))
             if part not in KEPT_ELSEWHERE
         ]
@@ -128,13 +126,9 @@ class Posterior(NamedTuple):
     def tensors(self) -> dict[str, Tensor]:
         """Flat, by names such as `kernel/bandwidth`, as `from_tensors` takes it; without photographs."""
         flat: dict[str, Tensor] = {}
-        for place, view in enumerate(self.views):
-            parts = {**view.experts, **view._asdict()}
-            del parts["experts"], parts["photographs"]
-            flat |= {f"{place}/{name}" if place else name: each for name, each in _flat(parts).items()}
-        rest = self._asdict()
-        del rest["views"]
-        return flat | _flat(rest)
+        for place, (experts, *_) in enumerate(self.views):
+            flat |= _flat({**experts, **self.views[place]._asdict()}, str(place or ""))
+        return flat | _flat(self._asdict())
 
     @classmethod
     def from_tensors(
@@ -167,14 +161,12 @@ class Posterior(NamedTuple):
         return cls(views, weights, novelty, scale, tensors["information"], tensors["open"])
 
 
-def _flat(parts: Mapping[str, Any]) -> dict[str, Tensor]:
+def _flat(parts: Mapping[str, Any], name: str = "") -> dict[str, Tensor]:
     flat: dict[str, Tensor] = {}
-    for name, value in parts.items():
-        if isinstance(value, Tensor):
-            flat[name] = value
-        else:
-            inner = value._asdict().items()
-            flat |= {f"{name}/{key}": part for key, part in inner if key not in KEPT_ELSEWHERE}
+    for key, part in parts.items():
+        whole = f"{name}/{key}" if name else key
+        if key not in KEPT_ELSEWHERE:
+            flat |= {whole: part} if isinstance(part, Tensor) else _flat(part._asdict(), whole)
     return flat
 
 

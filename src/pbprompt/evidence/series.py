@@ -5,7 +5,7 @@
 
 | symbol | meaning                                                                                        |
 |--------|------------------------------------------------------------------------------------------------|
-| u_i    | features, whitened by the covariance within classes (shrunk as `statistics.py` has it), /√m_c   |
+| u_i    | features, whitened by the covariance within classes (shrunk as `evidence.py` has it), /√m_c   |
 | r_i    | u_i less the mean of its class, times √(n/(n − 1)), since that mean has the photograph in it    |
 | m_c    | mean of ‖r‖² of the class, shrunk by 4 photographs of the mean of all: some are narrow           |
 
@@ -16,33 +16,19 @@ most `chance` times as often as one of their own:
     #{i: max_j s'_ij > t} + 1 ≤ chance · #{i: max_j s_ij > t}
 
 Where no t does there are none. Twins of twins are of one series, unless that were the whole class, of which
-nothing could be left out then.
+nothing could be left out then. What is held out together is dealt here too.
 """
 
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 CHANCE = 0.2  # the largest that costs sets without series next to nothing (benchmarks/series.py)
 EVEN = 1.0  # chance does as much as twins do
-SHARES = (
-    0.5,
-    0.6,
-    0.7,
-    0.75,
-    0.8,
-    0.85,
-    0.9,
-    0.925,
-    0.95,
-    0.96,
-    0.97,
-    0.98,
-    0.99,
-    1.0,
-)  # of photographs, tried for t
+# of photographs, tried for t
+SHARES = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99, 1.0)
 FEWEST = 50  # photographs; fewer tell nothing of accidents
 PRIOR = 4.0  # photographs, in m_c
 ROWS = 1024  # compared with all at a time
@@ -148,10 +134,8 @@ def series_folds(labels: Int[Tensor, " n"], groups: Int[Tensor, " n"], most: int
     A class of a single series is in none, since nothing would be left of it; one of fewer series than folds
     is in as many as it has.
     """
-    sizes, folds = (
-        groups.bincount(minlength=int(groups.max()) + 1).tolist(),
-        labels.new_full(labels.shape, -1),
-    )
+    sizes = groups.bincount(minlength=int(groups.max()) + 1).tolist()
+    folds = labels.new_full(labels.shape, -1)
     for label in labels.unique().tolist():
         rows = (labels == label).nonzero().squeeze(1)
         series = groups[rows].unique().tolist()
@@ -163,3 +147,33 @@ def series_folds(labels: Int[Tensor, " n"], groups: Int[Tensor, " n"], most: int
             filled[least] += sizes[one]
             folds[rows[groups[rows] == one]] = least
     return [rows for fold in range(most) if len(rows := (folds == fold).nonzero().squeeze(1))]
+
+
+FOLDS = 5  # of a cross-validation
+
+
+def places_in_class(labels: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """Which of its class each image is, from 0, in the order given."""
+    order, sizes = labels.argsort(stable=True), labels.bincount()
+    places = torch.empty_like(labels)
+    places[order] = torch.arange(len(labels)).to(labels) - (sizes.cumsum(0) - sizes)[labels[order]]
+    return places
+
+
+def held_out(labels: Int[Tensor, " n"], groups: Int[Tensor, " n"] | None = None) -> list[Bool[Tensor, " n"]]:
+    """Which training images each fold of a cross-validation holds out; no fold where no class has two images.
+
+    The j-th image of a class, in the order given, is held out in fold j modulo the number of folds: the same
+    on every machine. A class with one image keeps it, so that every class can be told in every fold. Series
+    (`groups`) are held out whole.
+    """
+    if groups is not None:
+        held = torch.zeros(FOLDS, len(labels), dtype=torch.bool)
+        found = series_folds(labels, groups, FOLDS)
+        for fold, rows in enumerate(found):
+            held[fold, rows] = True
+        return list(held[: len(found)])
+    counts = labels.bincount()
+    folds = min(FOLDS, int(counts.max()))
+    place, several = places_in_class(labels) % folds, counts[labels] > 1
+    return [several & (place == fold) for fold in range(folds)] if folds > 1 else []

@@ -12,10 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.errors import InputError
-from pbprompt.evidence.evidence import Evidence, kept_rows
+from pbprompt.evidence.evidence import Evidence, Statistics, kept_rows
 from pbprompt.evidence.expert import Photographs, judged_rows
 from pbprompt.evidence.experts.patches import Patches
-from pbprompt.evidence.statistics import Statistics
 from pbprompt.learners.memory import labels_among
 
 
@@ -27,10 +26,13 @@ class Sight(NamedTuple):
     """exp(logit scale) of each"""
     read: Callable[[Sequence[Any]], Float[Tensor, "c d"]]
     """text features of names, of length 1 (`evidence.joined`); 0 where they say nothing"""
+    named: tuple[str, ...] = ()
+    """the backbones"""
+    reads_names: bool = True
 
 
 class Shown(NamedTuple):
-    """Labelled photographs: all that a model is fitted to, but for images without a label."""
+    """TrainingImages photographs: all that a model is fitted to, but for images without a label."""
 
     names: tuple[Any, ...]
     """of the classes, in the order of the labels"""

@@ -117,7 +117,7 @@ class TowerEvidence(Trained):
         for reader in self._towers:
             reader.prepare(classes, template)
         super().prepare(classes, template)
-        self._names = self._towers[-1].texts(classes)
+        self._names = self._towers[-1].sight.read(classes)
 
     def batch_for(self, examples: int) -> int:
         return max(LEAST, PER_CLASS * len(self.classes))
@@ -141,12 +141,7 @@ class TowerEvidence(Trained):
         """Read the photographs in closed form, as each tower sees their centre crops."""
         batch = self.encoded(views(0))
         for reader, part in zip(self._towers, self._parts(batch.images), strict=True):
-            reader.begin(part, batch.labels.clone(), 0)  # each has its own to save
-        self.finish()
-
-    def finish(self) -> None:
-        for reader in self._towers:
-            reader.finish()
+            reader.begin(part, batch.labels.clone())  # each has its own to save
 
     def beside(self, images: Float[Tensor, "m d"], *, asked: bool = False) -> None:
         """Each tower has its own features of them, once it is tuned."""
@@ -159,7 +154,7 @@ class TowerEvidence(Trained):
         for reader, part in zip(self._towers, parts, strict=True):
             reader.beside(part, asked=asked)
 
-    def begin_by_names(self) -> None:
+    def begin_by_names(self, unlabelled: Float[Tensor, "m d"]) -> None:
         raise InputError(f"{self.name} tunes a tower by labelled images: without any, use conjugate")
 
     @property
@@ -178,10 +173,11 @@ class TowerEvidence(Trained):
 
     def familiarity(self, images: Encoded) -> Float[Tensor, " b"] | None:
         """By the frozen tower: the others were tuned to tell the classes, not to know what is none."""
-        return self._towers[-1].familiarity(self._parts(images)[-1])
+        familiarity: Tensor | None = self._towers[-1].fitted.familiarity(self._parts(images)[-1])
+        return familiarity
 
     def found_by_name(self) -> float | None:
-        return self._towers[-1].found_by_name()
+        return self._towers[-1].known().found_by_name()
 
     def told_by_names(self) -> float | None:
-        return self._towers[-1].told_by_names()
+        return self._towers[-1].known().told_by_names()

@@ -14,7 +14,7 @@
 | u_j    | `pool`      | photographs without a label, of length 1                                    |
 | δ      | `STRANGE`   | the distance that one in ten left-out labelled photographs exceeds          |
 | τ      | `SHARPNESS` | soft shares blur the means                                                  |
-| U      | `useful`    | how far names tell the labelled photographs (`trust.py`); 1 without any     |
+| U      | `useful`    | how far names tell the labelled photographs (`weights.py`); 1 without any     |
 | ε      |             | how often the answers themselves expect to err: 1 − the mean of max_c       |
 | V      |             | variance of ln m_c over the classes, before any pull                        |
 | ω      | `MOST`      | all photographs without a label count at most so often as the labelled ones |
@@ -46,19 +46,33 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pbprompt.evidence.evidence import joined
+from pbprompt.evidence.evidence import Statistics, joined
 from pbprompt.evidence.expert import Expert, HeldOutPhotographs, Photographs, Seen
 from pbprompt.evidence.experts import EXPERTS
 from pbprompt.evidence.experts.gaussian import Gaussians, fit_gaussians, whitened
-from pbprompt.evidence.experts.kernel import Kernel, bandwidth_of, inverse_kernel, log_kernel, without_group
+from pbprompt.evidence.experts.kernel import (
+    Kernel,
+    Nearest,
+    bandwidth_of,
+    inverse_kernel,
+    log_kernel,
+    nearest,
+    without_group,
+)
 from pbprompt.evidence.experts.name import Names
-from pbprompt.evidence.experts.nearest import Nearest, nearest
 from pbprompt.evidence.novelty import fit_novelty
 from pbprompt.evidence.posterior import Posterior, View, beyond, fit_posterior, judged, kinds_of
-from pbprompt.evidence.statistics import Statistics
 from pbprompt.evidence.text_map import learn_text_map
-from pbprompt.evidence.trust import FEW, UNNAMED, YIELDS, enough, fit_trust, told_by_names
-from pbprompt.evidence.weights import combined, fit_weights
+from pbprompt.evidence.weights import (
+    FEW,
+    UNNAMED,
+    YIELDS,
+    combined,
+    enough,
+    fit_trust,
+    fit_weights,
+    told_by_names,
+)
 
 STRANGE = 0.1
 SHARPNESS = 2.0
@@ -166,12 +180,11 @@ def _of_a_class(
     base: Posterior, left: HeldOutPhotographs, pools: Sequence[Float[Tensor, "m _"]]
 ) -> Bool[Tensor, " m"]:
     """z > 0, to every backbone."""
-    familiar, before = torch.ones(len(pools[0]), dtype=torch.bool, device=pools[0].device), 0
-    for view, pool in zip(base.views, pools, strict=True):
+    familiar = torch.ones(len(pools[0]), dtype=torch.bool, device=pools[0].device)
+    for place, (view, pool) in enumerate(zip(base.views, pools, strict=True)):
         gaussians = cast(Gaussians, view.experts["gaussians"])
-        usual = -left.closeness[before + _telling(view).index("gaussians")]
+        usual = -left.closeness[_row(base.views, place, "gaussians", telling=True)]
         familiar &= -gaussians.closeness(gaussians.scores(Seen(pool))) <= usual.quantile(1 - STRANGE)
-        before += len(_telling(view))
     return familiar
 
 
@@ -324,14 +337,12 @@ def _verdict(
     )
 
 
-def _row(views: Sequence[View], place: int, name: str) -> int:
-    """Of an expert of one backbone, among all."""
-    return sum(len(view.experts) for view in views[:place]) + list(views[place].experts).index(name)
-
-
-def _telling(view: View) -> list[str]:
-    """The experts that tell how near an image is."""
-    return [name for name in view.experts if EXPERTS[name].only_beyond is not None]
+def _row(views: Sequence[View], place: int, name: str, *, telling: bool = False) -> int:
+    """Of an expert of one backbone, among all, or among those that tell how near an image is."""
+    every = [(at, each) for at, view in enumerate(views) for each in view.experts]
+    if telling:
+        every = [(at, each) for at, each in every if EXPERTS[each].only_beyond is not None]
+    return every.index((place, name))
 
 
 def _put(
@@ -347,14 +358,11 @@ def _put(
     densities = gaussians.scores(Seen(photographs.images[rows]))
     for name, table in zip(("gaussians", "kernel", "nearest"), (densities, *by_photographs), strict=True):
         left.scores[_row(views, place, name), rows] = table
-    before = sum(len(_telling(view)) for view in views[:place])
-    for at, name in enumerate(_telling(views[place]), before):
-        if name == "gaussians":
-            others = densities.masked_fill(photographs.own[rows], -torch.inf)
-            left.closeness[at, rows] = gaussians.closeness(densities)
-            left.without_class[at, rows] = gaussians.closeness(others)
-        elif name == "kernel":
-            left.closeness[at, rows] = by_photographs[0].amax(1)
+    others = densities.masked_fill(photographs.own[rows], -torch.inf)
+    at, by_kernel = (_row(views, place, name, telling=True) for name in ("gaussians", "kernel"))
+    left.closeness[at, rows] = gaussians.closeness(densities)
+    left.without_class[at, rows] = gaussians.closeness(others)
+    left.closeness[by_kernel, rows] = by_photographs[0].amax(1)
 
 
 def shared_out(logits: Float[Tensor, "m k"], useful: float) -> Float[Tensor, "m k"]:

@@ -1,9 +1,11 @@
 """What every model is once it is fitted, and what only some can do: small protocols.
 
-    if isinstance(method, PartialFit):
-        method.learn(images, labels)
+    if isinstance(method.fitted, Explains):
+        method.fitted.sources(images)
 
-A class is asked by `issubclass`. Nothing is declared: who has the functions can.
+Of a method that learns at once `fitted` is what its `fit` made, of all others they themselves. What adds to
+what was learned (`PartialFit`, and those of `evidence/learners.py`) is asked of the method. Nothing is
+declared: who has the functions can.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,11 +41,9 @@ class Fitted(Protocol):
 class PartialFit(Protocol):
     """It adds labelled images to what it was fitted on, as if it were fitted on all."""
 
-    def expect(self, classes: Sequence[str], template: str) -> None:
-        """`prepare` for classes of which it learns the first images next."""
-
-    def learn(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
-        """Add images; the labels are places among the present classes."""
+    def learn(self, images: Encoded, labels: Int[Tensor, " n"], classes: Sequence[str] | None = None) -> None:
+        """Add images; the labels are places among these classes, of which some may be new; unless given, the
+        present ones."""
 
     def regroup(self, named: Mapping[str, str | None]) -> None:
         """As if its classes had been called otherwise, several perhaps alike; without those named None."""
@@ -117,9 +117,20 @@ class ComparesParts(Protocol):
     @property
     def compares(self) -> bool: ...
 
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
     def parts(self, images: Encoded) -> tuple[Float[Tensor, "b m c"], Int[Tensor, "b m c 2"]]:
         """What each patch adds to a class's logit, and the training image and the place in it that it is most
         like; −1 where there is none."""
+
+
+@runtime_checkable
+class ExpectsNames(Protocol):
+    """It trains for classes without images, too."""
+
+    unseen_names: tuple[str, ...]
+    """those that will be asked about; set before training"""
 
 
 @runtime_checkable

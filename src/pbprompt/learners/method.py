@@ -127,11 +127,10 @@ class Method(nn.Module):
     revision: ClassVar[int] = 1  # raised when its results change, so that earlier runs do not count
     trains: ClassVar[bool] = False  # it learns from images, as a `Memory` or `Trained`
     needs_text: ClassVar[bool] = True  # it cannot do without a text tower; without, images are enough
-    uses_unseen_names: ClassVar[bool] = False  # it trains for classes without images too: `unseen_names`
     takes_several: ClassVar[bool] = False  # it can see by several backbones at once
     tunes_towers: ClassVar[bool] = False  # it reaches into the image tower's blocks, and needs some there
     takes_new_names: bool = True  # it can tell classes that it had no image of, by their names
-    takes_weights: bool = False  # training images may count unequally, by `image_weights`
+    takes_weights: bool = False  # training images may count unequally
     image_conditioned: bool = False  # each image has prompts of its own, so that there is no bank to look at
     promptless: ClassVar[str] = ""  # why its bank holds no text feature of each class, if so
     exportable: bool = True  # its prediction is one fixed computation on a bank, which ONNX can hold
@@ -153,12 +152,6 @@ class Method(nn.Module):
         self._given = (backbone,)  # a tuple: the towers are no part of this module's state
         self.classes: tuple[str, ...] = ()
         self.template = ""
-        # how often each training image counts, 1 on the average; set before training, where `takes_weights`
-        self.image_weights: Tensor | None = None
-        # the series of each training image, for a method that leaves them out; set before training
-        self.image_groups: Tensor | None = None
-        # classes without images that will be asked about; set before training
-        self.unseen_names: tuple[str, ...] = ()
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         """Take the class names (and the sentence around them, where a method uses one)."""
@@ -181,8 +174,10 @@ class Method(nn.Module):
         """The towers it sees by: those that it was given, with its taps in them."""
         return self.given
 
-    def finish(self) -> None:
-        """Once after the last image: what rests on all that was learned and is kept as state."""
+    @property
+    def fitted(self) -> Any:
+        """Who is asked what only some can do, by a protocol of `learners/fitted.py`; None before a fit."""
+        return self
 
     @classmethod
     def needs_validation(cls, config: MethodConfig) -> bool:
@@ -216,7 +211,7 @@ class Method(nn.Module):
         self, images: Encoded, features: Float[Tensor, "s c d"]
     ) -> tuple[Float[Tensor, "k b c"], Float[Tensor, " b"] | None]:
         """Logits and, where it can be told, familiarity: of one pass, where both rest on the same."""
-        familiar = self.familiarity(images) if isinstance(self, Familiar) else None
+        familiar = self.fitted.familiarity(images) if isinstance(self.fitted, Familiar) else None
         return self.sample_logits(images, features), familiar
 
     def combine(self, features: Float[Tensor, "s c d"]) -> Float[Tensor, "k c d"]:

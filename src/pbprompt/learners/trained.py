@@ -83,6 +83,9 @@ class Trained(Method):
         """Once after the last step, for a method that wants the training images again."""
         self.finish()
 
+    def finish(self) -> None:
+        """The same, for one that does not: what rests on all that was learned and is kept as state."""
+
     def trainable(self) -> list[nn.Parameter]:
         """What the optimiser changes."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]

@@ -269,7 +269,7 @@ def calibrate(
 
 def calibrate_left_out(predictor: Predictor) -> Calibration | None:
     """The same of training images, each judged by the model without it; None where the method cannot."""
-    method = predictor.method
+    method = predictor.method.fitted
     answers = method.left_out() if isinstance(method, LeavesOut) else None
     if answers is None:
         return None

@@ -79,7 +79,7 @@ def evaluated(
     if held_out:
         features = bank_on(bank, model.backbone).encode(dataset.root, held_out)
         answers = predict_features(replace(model.predictor, temperature=1.0), features)
-        if temperature or (isinstance(method, LeavesOut) and len(held_out) >= ENOUGH):
+        if temperature or (isinstance(method.fitted, LeavesOut) and len(held_out) >= ENOUGH):
             model = replace(model, info=replace(model.info, temperature=temperature_of(answers, features)))
         answers = answers.tempered(model.info.temperature)
         calibration = calibrate(
@@ -94,7 +94,7 @@ def evaluated(
     foldable = can_leave_out(model, dataset)
     if whole.split_by_seed or len(held_out) < ENOUGH:  # the training images are as good witnesses
         # beside images without a label a method leaves its own out one by one, so that series take folds
-        series = unlabelled is not None and isinstance(method, LeavesOut) and foldable
+        series = unlabelled is not None and isinstance(method.fitted, LeavesOut) and foldable
         series = series and series_of(dataset, dataset.train, bank, model.info.data.group) is not None
         left = on_folds() if series else calibrate_left_out(model.predictor)
         calibration = calibration.joined(left) if calibration and left else calibration or left
@@ -256,7 +256,7 @@ def check_temperature(dataset: Dataset, kind: type[Method]) -> None:
 
     A method that leaves its own images out in turn needs none: its probabilities are calibrated by these.
     """
-    if not held_out_items(dataset) and not issubclass(kind, LeavesOut):
+    if not held_out_items(dataset) and not issubclass(getattr(kind, "makes", kind), LeavesOut):
         raise InputError(
             f"{dataset.name} has no validation images, which a temperature is fitted to: draw fewer shots, "
             "add a val/ folder, or fit `conjugate`, which is calibrated by its training images"

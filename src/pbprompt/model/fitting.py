@@ -25,7 +25,6 @@ from pbprompt.learners.trained import Trained
 from pbprompt.model.card import Provenance, pool_facts
 from pbprompt.model.evaluate import evaluated
 from pbprompt.model.folder import describe_model
-from pbprompt.model.learn import add_unlabelled
 from pbprompt.model.manifest import claim
 from pbprompt.model.nothing import Nothing
 from pbprompt.model.streamed_statistics import Gathered, Pass, gather_units
@@ -226,10 +225,7 @@ def fit_gathered(
     classes = choices.names(keys, source, naming)
     method = build_method(kind, config, backbone, choices.seed, classes, choices.template)
     assert isinstance(method, Streams)  # as `check_streams` saw to
-    method.begin_with(gathered.under(keys))
-    if unlabelled is not None:
-        add_unlabelled(method, unlabelled)
-    method.finish()
+    method.begin_with(gathered.under(keys), None if unlabelled is None else unlabelled.to(backbone.device))
     data = Provenance(dataset=source, images=gathered.images, **pool_facts(method))
     info, kept = describe_model(method, seed=choices.seed, data=data), getattr(method, "kept", None)
     return TunedModel(method, info, nothing=None if kept is None else Nothing.fit(backbone, kept))

@@ -18,6 +18,7 @@ from pbprompt.config import to_dict
 from pbprompt.errors import InputError
 from pbprompt.evidence.learners import TakesUnlabelled
 from pbprompt.learners.fit_options import USUAL, FitOptions, Views
+from pbprompt.learners.fitted import ExpectsNames
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.learners.trained import Trained
@@ -52,13 +53,17 @@ def tune(
         raise InputError(f"{dataset.name} has no training items: nothing to tune on")
     backbone = bank.backbone
     method = build_method(kind, config, backbone, options.seed, dataset.classes, dataset.template)
-    method.unseen_names = options.unseen_names
-    if options.weights is not None:
-        method.image_weights = relative_weights(method, dataset.train, options.weights).to(backbone.device)
-    if options.groups is not None:
-        method.image_groups = options.groups.to(backbone.device)
-    if options.unlabelled is not None:
-        add_unlabelled(method, options.unlabelled)
+    if isinstance(method, ExpectsNames):
+        method.unseen_names = options.unseen_names
+    weights, groups, pool = options.weights, options.groups, options.unlabelled
+    counted = None if weights is None else relative_weights(method, dataset.train, weights)
+    if pool is not None and isinstance(method, Trained):
+        check_unlabelled(method).beside(pool)  # which says that it takes them later
+    elif pool is not None:
+        check_unlabelled(method)
+    counted, groups, pool = (
+        None if one is None else one.to(backbone.device) for one in (counted, groups, pool)
+    )
     options.announce(method)
     chooses = kind.needs_validation(config)
     if chooses and not dataset.val:
@@ -68,13 +73,13 @@ def tune(
         )
     terms: dict[str, float] = {}
     if isinstance(method, Trained):
-        terms = _train(method, dataset, bank, options)
+        terms = _train(method, dataset, bank, options, counted)
     elif isinstance(method, Memory):
         if config.epochs or config.budget:
             raise InputError(f"{method.name} has nothing to train by steps: leave epochs and budget at 0")
         features = epoch_features(bank, dataset.single_label(), options.seed, options.views, epochs=0)
-        method.begin_on(batches(features, backbone.device), options.seed)
-        method.finish()
+        views = batches(features, backbone.device)
+        method.begin_on(views, options.seed, weights=counted, groups=groups, unlabelled=pool)
     elif any(parameter.requires_grad for parameter in method.parameters()):
         raise InputError(f"{method.name} has parameters to train: derive it from pbprompt.Trained")
     if chooses:
@@ -83,17 +88,19 @@ def tune(
     return method, terms
 
 
-def _train(method: Trained, dataset: Dataset, bank: Bank, options: FitOptions) -> dict[str, float]:
+def _train(
+    method: Trained, dataset: Dataset, bank: Bank, options: FitOptions, weights: Float[Tensor, " n"] | None
+) -> dict[str, float]:
     """By steps, as many as its settings or its own schedule say."""
     shots = options.shots or (dataset.drawn.shots if dataset.drawn else 0)
     shots = shots or max(Counter(item.label for item in dataset.single_label().train).values())
     epochs, budget = method.schedule(shots, len(dataset.train))
-    identity = run_identity(dataset, method, options.seed, epochs, options.views, budget)
+    identity = run_identity(dataset, method, options, epochs, budget, weights)
     source = bank
     if isinstance(tapped := method.backbone, Tapped) and isinstance(tapped.visual, TappedTower):
         source = bank_on(bank, tapped.stem)
     features = epoch_features(source, dataset, options.seed, options.views, epochs, method.crops)
-    return train(method, features, len(dataset.train), Run(epochs, options, identity, budget))
+    return train(method, features, len(dataset.train), Run(epochs, options, identity, budget, weights))
 
 
 def bank_on(bank: Bank, backbone: Backbone) -> Bank:
@@ -108,14 +115,13 @@ def bank_on(bank: Bank, backbone: Backbone) -> Bank:
     return bank.on(backbone)
 
 
-def add_unlabelled(method: Method, unlabelled: Float[Tensor, "m d"], *, asked: bool = False) -> None:
-    """Give it images without a label to learn from (`asked`: those that it is to classify); refused where it
-    has no use for any."""
+def check_unlabelled(method: Method) -> TakesUnlabelled:
+    """Refuse a method that has no use for images without a label."""
     if not isinstance(method, TakesUnlabelled):
         raise InputError(
             f"{method.name} learns nothing from unlabelled images: leave them out, or use conjugate"
         )
-    method.beside(unlabelled.to(method.given.device), asked=asked)
+    return method
 
 
 def epoch_features(
@@ -174,13 +180,19 @@ def relative_weights(
 
 
 def run_identity(
-    dataset: Dataset, method: Trained, seed: int, epochs: int, views: Views, budget: int = 0
+    dataset: Dataset,
+    method: Trained,
+    options: FitOptions,
+    epochs: int,
+    budget: int = 0,
+    weights: Float[Tensor, " n"] | None = None,
 ) -> str:
     """A name for exactly this training run."""
     facts: list[Any] = [dataset.content_hash, dataset.template, method.given.fingerprint, method.name]
-    facts += [to_dict(method.config), method.unseen_names, seed, epochs, views, *([budget] if budget else [])]
+    facts += [to_dict(method.config), options.unseen_names, options.seed, epochs, options.views]
+    facts += [budget] if budget else []
     if method.given.dtype != torch.float32:
         facts.append(str(method.given.dtype))
-    if method.image_weights is not None:
-        facts.append(method.image_weights.tolist())
+    if weights is not None:
+        facts.append(weights.tolist())
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

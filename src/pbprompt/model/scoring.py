@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pbprompt.errors import InputError, needing
-from pbprompt.evidence.folds import held_out
 from pbprompt.evidence.learners import TakesUnlabelled
+from pbprompt.evidence.series import held_out
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method, make_config
 from pbprompt.learners.predictive import Predictive
@@ -63,12 +63,10 @@ class Fit:
         config, device = self.config or make_config(self.kind), self.backbone.device
         method = build_method(self.kind, config, self.backbone, self.seed, self.classes, self.template)
         assert isinstance(method, Memory)
-        if self.unlabelled is not None and isinstance(method, TakesUnlabelled):
-            method.beside(self.unlabelled.to(device))
-        method.image_groups = None if groups is None else groups.to(device)
+        unlabelled = self.unlabelled if isinstance(method, TakesUnlabelled) else None
+        groups, pool = (None if one is None else one.to(device) for one in (groups, unlabelled))
         here = train.to(device)
-        method.begin(here.images, here.labels, self.seed)
-        method.finish()
+        method.begin(here.images, here.labels, groups=groups, unlabelled=pool)
         return predict_features(predictive(method), test)
 
     def on_folds(

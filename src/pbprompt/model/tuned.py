@@ -11,10 +11,9 @@ from torch import Tensor
 
 from pbprompt.errors import InputError, suggest
 from pbprompt.evidence.label_head import LabelHead
-from pbprompt.evidence.learners import TakesUnlabelled
 from pbprompt.learners.fit_options import USUAL, FitOptions
 from pbprompt.learners.fitted import ComparesParts, CountsClasses, PartialFit
-from pbprompt.learners.memory import Memory
+from pbprompt.learners.memory import KnowsClasses
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.learners.predictive import Predictive
 from pbprompt.model import decisions
@@ -22,7 +21,7 @@ from pbprompt.model.calibration import Calibration, calibrate_left_out, read_cal
 from pbprompt.model.card import ModelInfo, Provenance, pool_facts
 from pbprompt.model.decisions import NO_RULE, Costs, Mix, Rule
 from pbprompt.model.folder import Given, copy_method, describe_model, load_model, save_model
-from pbprompt.model.learn import Bank, add_unlabelled, tune
+from pbprompt.model.learn import Bank, check_unlabelled, tune
 from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.multi_label import fit_labels, predict_labels, thresholds
 from pbprompt.model.nothing import Nothing
@@ -152,7 +151,7 @@ class TunedModel:
             "perhaps_in_series": perhaps_series(dataset, dataset.train, bank, by)
         }
         data = replace(Provenance.of(dataset), **pool_facts(method), **series)
-        if head is None and isinstance(method, ComparesParts) and method.compares:
+        if head is None and isinstance(method.fitted, ComparesParts) and method.fitted.compares:
             shown = tuple(item.path for item in dataset.train)
             data = replace(data, root=str(Path(dataset.root).absolute()), photographs=shown)
         info = describe_model(
@@ -183,18 +182,14 @@ class TunedModel:
     ) -> Self:
         """Without any label: names say where the classes lie, and features of other images correct them."""
         method = build_method(kind, config, backbone, seed, classes, template)
-        add_unlabelled(method, unlabelled)
-        assert isinstance(method, TakesUnlabelled)  # as `add_unlabelled` saw to
-        method.begin_by_names()
-        method.finish()
+        check_unlabelled(method).begin_by_names(unlabelled.to(backbone.device))
         info = describe_model(method, seed=seed, data=Provenance(**pool_facts(method)))
         return cls(method, info, nothing=Nothing.fit(backbone, unlabelled))
 
     def together(self, images: Float[Tensor, "m d"]) -> Self:
         """The model having seen these images without labels too, such as those that it is to classify."""
         method = copy_method(self.single_label().method)
-        add_unlabelled(method, images, asked=True)
-        method.finish()
+        check_unlabelled(method).beside(images.to(self.backbone.device), asked=True)
         method.prepare(self.classes, method.template)
         return self._relearned(method)
 
@@ -281,10 +276,10 @@ class TunedModel:
         """The model having learned these images too, as if fitted on all; new labels are new classes."""
         method = self._learning("learn on: fit it again on all images")
         assert isinstance(method, PartialFit)
-        method.expect((*self.classes, *missing_names(self.classes, labels)), method.template)
-        places, device = by_any_name(method.classes), self.backbone.device
+        classes = *self.classes, *missing_names(self.classes, labels)
+        places, device = by_any_name(classes), self.backbone.device
         rows = torch.tensor([called(places, label)[0] for label in labels], device=device)
-        method.learn(images.to(device), rows)
+        method.learn(images.to(device), rows, classes)
         nothing = self.nothing and self.nothing.knowing(images.global_)
         return replace(self, nothing=nothing)._relearned(method)
 
@@ -333,11 +328,11 @@ class TunedModel:
     def class_counts(self) -> Float[Tensor, " c"]:
         """How many training images each class has, where the method knows."""
         method = self.single_label().method
-        if not isinstance(method, CountsClasses):
+        if not isinstance(method.fitted, CountsClasses):
             raise InputError(
                 f"{method.name} does not tell how frequent its classes were: fit `conjugate` for class_mix"
             )
-        return method.class_counts()
+        return method.fitted.class_counts()
 
     @property
     def ratio(self) -> Float[Tensor, " c"] | None:
@@ -444,6 +439,6 @@ class TunedModel:
         if self.head is not None:
             return replace(predict_labels(self.head, self.classes, images), nothing=nothing)
         method = self.method
-        labels = method.labels_of_classes() if isinstance(method, Memory) else [0] * len(self.classes)
+        labels = method.labels_of_classes() if isinstance(method, KnowsClasses) else [0] * len(self.classes)
         answers = replace(self.predictor(images.to(self.backbone.device)), nothing=nothing)
         return rule.decide(answers, [label < 0 for label in labels])

@@ -100,7 +100,7 @@ class DryRun:
         images, _ = self.sizes(run.task, run.dataset, run.shots, run.seed)
         epochs, budget = method.schedule(run.shots, images)
         steps = budget or epochs * (images // method.images_a_step(images))
-        if run.task in ("base-to-new", "cross-dataset") and method.uses_unseen_names:
+        if run.task in ("base-to-new", "cross-dataset") and hasattr(method, "unseen_names"):
             steps += config.synth_epochs * ceil(images / config.synth_batch)
         return steps
 

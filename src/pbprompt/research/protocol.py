@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pbprompt import __version__
 from pbprompt.config import to_dict
 from pbprompt.errors import InputError
-from pbprompt.evidence.folds import held_out
+from pbprompt.evidence.series import held_out
 from pbprompt.evidence.temperature import fit_temperature
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Method, MethodConfig, make_config

@@ -36,7 +36,7 @@ ALWAYS = tuple(
     PACKAGE / path
     for path in (
         "model/learn.py", "model/predictor.py", "model/scoring.py",
-        "evidence/temperature.py", "evidence/folds.py", "vision/images/fewshot.py",
+        "evidence/temperature.py", "evidence/series.py", "vision/images/fewshot.py",
     )
 )  # fmt: skip
 # What these import besides changes no figure: saving, and reading data, which have a hash of their own.

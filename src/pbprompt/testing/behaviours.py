@@ -255,7 +255,7 @@ def keeps_classes_of_one_name_apart(kind: Kind, settings: Settings) -> None:
     backbone, twins = tiny_vit(), ("crane", "dog", "crane")
     images = random_images(backbone)
     fresh = prepared(kind, settings, backbone, twins)
-    by_name = fresh.takes_new_names and not (issubclass(kind, Memory) and kind.begin is not Memory.begin)
+    by_name = fresh.takes_new_names and not issubclass(kind, Memory)
     said = probabilities(fitted(kind, settings, backbone, twins, images, 3 if by_name else APART), images)
     if by_name:
         return

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.learners.fit_options import FitOptions
+from pbprompt.learners.fitted import ExpectsNames
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Batch, Method, build_method
 from pbprompt.learners.trained import Trained
@@ -147,7 +148,8 @@ def fitted(
 ) -> Method:
     """A method after a few steps, or as its names alone make it where it does not train."""
     method = prepared(kind, settings, backbone, classes)
-    method.unseen_names = unseen
+    if isinstance(method, ExpectsNames):
+        method.unseen_names = unseen
     if kind.trains:
         images = random_images(backbone) if images is None else images
         losses = train_recorded(method, to_train_on(method, images), max(3, steps), steps)
@@ -161,7 +163,6 @@ def train_recorded(method: Method, images: Features, epochs: int, steps: int | N
     if not isinstance(method, Trained):
         assert isinstance(method, Memory)
         method.begin_on(batches(lambda epoch: images, method.backbone.device), 1)
-        method.finish()
         return []
     plain = method.loss
 

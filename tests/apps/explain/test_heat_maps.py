@@ -154,7 +154,7 @@ def test_what_cannot_be_explained_says_so(tiny_vit, photo):
 def test_a_cache_of_images_has_no_prompts(tiny_vit, photo):
     method = made(tiny_vit, "tip-adapter")
     encoded = tiny_vit.image(torch.stack([tiny_vit.preprocess(photo)] * 5))
-    method.begin(encoded, torch.arange(5), 0)
+    method.begin(encoded, torch.arange(5))
     with pytest.raises(InputError, match="tip-adapter votes by its images"):
         heat_maps(predictive(method), photo)
 

@@ -21,8 +21,7 @@ def fitted_conjugate(backbone, *settings):
     method = build_method(kind, make_config(kind, overrides=settings), backbone, seed=1)
     method.prepare(SPELLED, "a photo of a {}.")
     images = torch.randn(12, backbone.embed_dim, generator=torch.Generator().manual_seed(0))
-    method.begin(Encoded(images, images.unsqueeze(1)), torch.arange(12) % 3, seed=1)
-    method.finish()
+    method.begin(Encoded(images, images.unsqueeze(1)), torch.arange(12) % 3)
     return method
 
 

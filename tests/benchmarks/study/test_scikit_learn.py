@@ -34,7 +34,7 @@ def test_probabilities(rows, tiny_vit, monkeypatch, kind, classes):
     method = build_method(kind, make_config(kind), tiny_vit, seed=0)
     method.prepare(("cat", "dog", "car")[:classes], "{}")
     (train, labels), (test, _) = images(30, classes, 32), images(7, classes, 32, seed=1)
-    method.begin(train, labels, seed=0)
+    method.begin(train, labels)
     x, new = (torch.nn.functional.normalize(part.global_).double().numpy() for part in (train, test))
     if kind is rows.LDA:
         plain = rows.LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
@@ -49,5 +49,5 @@ def test_one_image_per_class(rows, tiny_vit):
         method = build_method(kind, make_config(kind), tiny_vit, seed=0)
         method.prepare(("cat", "dog", "car"), "{}")
         train, labels = images(3, 3, 32)
-        method.begin(train, labels, seed=0)
+        method.begin(train, labels)
         assert predictive(method)(train).probabilities.argmax(1).tolist() == labels.tolist()

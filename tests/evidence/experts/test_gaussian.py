@@ -5,6 +5,7 @@ import pytest
 import torch
 from plain_posterior import PlainGaussians, normal, problem, repeated
 
+from pbprompt.evidence.evidence import Statistics
 from pbprompt.evidence.expert import Seen
 from pbprompt.evidence.experts.gaussian import (
     GAMMA,
@@ -15,7 +16,6 @@ from pbprompt.evidence.experts.gaussian import (
     posterior_means,
     whitened,
 )
-from pbprompt.evidence.statistics import Statistics
 
 CASES = {
     "equal": (5, [4, 4, 4]),

@@ -54,7 +54,7 @@ class Frozen:
     ) -> Method:
         method = build_method(kind, kind.Config(**settings), self.backbone, seed=0).to(self.backbone.dtype)
         method.prepare(tuple(names), TEMPLATE)
-        method.begin(images or self.images, torch.tensor(labels), seed=0)
+        method.begin(images or self.images, torch.tensor(labels))
         return method
 
     def logits(self, method: Method, images: Encoded | None = None) -> np.ndarray:

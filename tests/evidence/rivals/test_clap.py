@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pbprompt.evidence.rivals.clap import CLAP
+from pbprompt.evidence.rivals.adapters import CLAP
 from pbprompt.learners.method import Batch, make_config
 
 
@@ -17,9 +17,9 @@ def test_multipliers_are_zero_shots_mean_probability_of_the_truth(frozen):
     method = frozen.fit(CLAP)
     p, labels = softmax(100 * frozen.x @ frozen.unit_text.T), np.array(frozen.labels)
     wanted = [p[labels == c, c].mean() for c in range(3)]
-    np.testing.assert_allclose(method.multipliers, wanted, rtol=1e-9)
+    np.testing.assert_allclose(method.fitted.multipliers, wanted, rtol=1e-9)
     with_another = frozen.fit(CLAP, names=(*frozen.names, "moon"))
-    assert with_another.multipliers[3] == 1
+    assert with_another.fitted.multipliers[3] == 1
 
 
 @pytest.mark.parametrize("constrained", [True, False])
@@ -33,7 +33,7 @@ def test_loss(frozen, constrained):
     p = softmax(100 * frozen.x @ (prototypes / np.linalg.norm(prototypes, axis=1, keepdims=True)).T)
     wanted = -np.log(p[range(7), list(frozen.labels)]).mean()
     if constrained:
-        wanted += np.mean(method.multipliers.numpy() * (moved**2).sum(1))
+        wanted += np.mean(method.fitted.multipliers.numpy() * (moved**2).sum(1))
     assert terms["total"].item() == pytest.approx(wanted, rel=1e-9)
 
 

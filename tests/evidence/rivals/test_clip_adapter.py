@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pbprompt.errors import InputError
-from pbprompt.evidence.rivals.clip_adapter import CLIPAdapter
+from pbprompt.evidence.rivals.adapters import CLIPAdapter
 from pbprompt.learners.method import Batch, build_method, make_config
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pbprompt.evidence.rivals.gda import ALPHAS, GDA, best_alpha, gaussian_discriminant
+from pbprompt.evidence.rivals.linear import ALPHAS, GDA, best_alpha, gaussian_discriminant
 from pbprompt.learners.method import make_config
 
 

@@ -6,7 +6,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from pbprompt.errors import InputError
-from pbprompt.evidence.rivals.linear_probe import LinearProbe, LinearProbeConfig, best_strength
+from pbprompt.evidence.rivals.linear import LinearProbe, LinearProbeConfig, best_strength
 from pbprompt.vision.towers.backbone import Encoded
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from pbprompt.evidence.rivals.lp_plus_plus import LPPlusPlus, fit_blend, step_sizes
+from pbprompt.evidence.rivals.linear import LPPlusPlus, fit_blend, step_sizes
 
 
 def test_logits(frozen):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pbprompt.errors import InputError
-from pbprompt.evidence.rivals.nearest_mean import NearestMean
+from pbprompt.evidence.rivals.nearest import NearestMean
 from pbprompt.learners.method import MethodConfig, build_method
 from pbprompt.learners.trained import Trained
 from pbprompt.model.folder import describe_model
@@ -31,7 +31,7 @@ def fitted(backbone: Backbone) -> NearestMean:
     method.prepare(NAMES, TEMPLATE)
     y = labels(7)
     y[3] = 2
-    method.begin(encoded(backbone, 7, seed=1), y, seed=0)
+    method.begin(encoded(backbone, 7, seed=1), y)
     return method
 
 
@@ -74,7 +74,7 @@ def test_a_class_without_images_is_refused(tiny_vit):
     method = build_method(NearestMean, MethodConfig(), tiny_vit, seed=0)
     method.prepare(NAMES, TEMPLATE)
     with pytest.raises(InputError, match="'Ångström' has no training image"):
-        method.begin(encoded(tiny_vit, 4, seed=1), labels(4) % 2, seed=0)
+        method.begin(encoded(tiny_vit, 4, seed=1), labels(4) % 2)
 
 
 def test_unfitted_says_so(tiny_vit):

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from pbprompt.evidence.rivals.nearest_neighbours import NearestNeighbours
+from pbprompt.evidence.rivals.nearest import NearestNeighbours
 from pbprompt.learners.method import MethodConfig, build_method
 from pbprompt.model.predictor import predictive
 from pbprompt.vision.towers.backbone import Encoded
@@ -13,7 +13,7 @@ from pbprompt.vision.towers.backbone import Encoded
 def fitted(backbone, x, y):
     method = build_method(NearestNeighbours, MethodConfig(), backbone, seed=0)
     method.prepare(("cat", "dog", "car"), "{}")
-    method.begin(Encoded(x, x.unsqueeze(1)), y, seed=0)
+    method.begin(Encoded(x, x.unsqueeze(1)), y)
     return method
 
 
@@ -27,7 +27,7 @@ def drawn(backbone, images, spread):
 def test_votes_are_scikit_learns(tiny_vit):
     x, y = drawn(tiny_vit, 60, 2.0)
     method = fitted(tiny_vit, x[:40], y[:40])
-    k = int(method.neighbours)
+    k = int(method.fitted.neighbours)
     theirs = KNeighborsClassifier(k, metric="cosine").fit(x[:40].numpy(), y[:40].numpy())
     votes = k * theirs.predict_proba(x[40:].numpy())
     said = predictive(method)(Encoded(x[40:], x[40:].unsqueeze(1))).probabilities
@@ -35,6 +35,8 @@ def test_votes_are_scikit_learns(tiny_vit):
 
 
 def test_more_neighbours_where_classes_overlap(tiny_vit):
-    alone, many = (int(fitted(tiny_vit, *drawn(tiny_vit, 90, spread)).neighbours) for spread in (0.1, 4.0))
+    alone, many = (
+        int(fitted(tiny_vit, *drawn(tiny_vit, 90, spread)).fitted.neighbours) for spread in (0.1, 4.0)
+    )
     assert many > alone or alone == 16  # far apart, all of the class's own vote alike
-    assert int(fitted(tiny_vit, *drawn(tiny_vit, 1, 1.0)).neighbours) == 1
+    assert int(fitted(tiny_vit, *drawn(tiny_vit, 1, 1.0)).fitted.neighbours) == 1

@@ -57,7 +57,7 @@ def test_the_search_finds_the_best_by_refits_without_each_image(frozen, monkeypa
     assert len(set(right.values())) > 1
     ridge, beta = max(right, key=right.get)
     searched = frozen.fit(ProKeR, search=True)
-    assert searched.beta.item() == beta
+    assert searched.fitted.beta.item() == beta
     np.testing.assert_allclose(frozen.logits(searched), expected(frozen, ridge, beta), rtol=1e-6)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pbprompt.evidence.rivals.taskres import TaskRes
+from pbprompt.evidence.rivals.adapters import TaskRes
 from pbprompt.learners.method import Batch, make_config
 
 

@@ -36,7 +36,7 @@ def encoded(backbone: Backbone, count: int, seed: int) -> Encoded:
 def fitted(backbone: Backbone, **settings) -> TipAdapter:
     method = build_method(TipAdapter, TipAdapterConfig(**settings), backbone, seed=0).to(backbone.dtype)
     method.prepare(NAMES, TEMPLATE)
-    method.begin(encoded(backbone, COUNT, seed=1), torch.tensor(LABELS), seed=0)
+    method.begin(encoded(backbone, COUNT, seed=1), torch.tensor(LABELS))
     return method
 
 
@@ -184,7 +184,7 @@ def test_the_published_keys_are_the_mean_of_ten_views(tiny_vit):
     draws = torch.randn(10, 4, tiny_vit.embed_dim)
     labels = torch.tensor([0, 1, 0, 1])
     method.begin_on(lambda epoch: Batch(Encoded(draws[epoch], torch.zeros(4, 1, 1)), labels), seed=1)
-    assert torch.allclose(method.keys, torch.nn.functional.normalize(draws.mean(0), dim=-1), atol=1e-6)
+    assert torch.allclose(method.fitted.keys, torch.nn.functional.normalize(draws.mean(0), dim=-1), atol=1e-6)
 
 
 def searched(backbone, **settings):
@@ -218,20 +218,23 @@ def test_alpha_and_beta_are_those_of_a_search_through_the_whole_grid(double_vit,
     monkeypatch.setattr(tip_adapter, "ALPHAS", 5)
     method, images, labels = searched(double_vit, search_beta=7.0, search_alpha=30.0)
     expected = brute_force(double_vit, images, labels, steps(7.0, 9), steps(30.0, 5))
-    assert method.found.tolist() == pytest.approx(expected)
+    assert method.fitted.found.tolist() == pytest.approx(expected)
     assert expected[0] > 0.1  # the text alone is not the best here
     alpha, beta = expected
     np.testing.assert_allclose(
         logits(method, images), expected_logits(double_vit, images, NAMES, alpha, beta), rtol=1e-6
     )
     monkeypatch.setattr(tip_adapter, "AFFINITIES", 4 * COUNT)  # a few images at once
-    assert searched(double_vit, search_beta=7.0, search_alpha=30.0)[0].found.tolist() == method.found.tolist()
+    assert (
+        searched(double_vit, search_beta=7.0, search_alpha=30.0)[0].fitted.found.tolist()
+        == method.fitted.found.tolist()
+    )
 
 
 def test_one_of_the_two_can_be_searched_alone(double_vit):
     method, images, labels = searched(double_vit, search_alpha=30.0, beta=2.0)
     expected = brute_force(double_vit, images, labels, [2.0], steps(30.0, 20))
-    assert method.found.tolist() == pytest.approx(expected)
+    assert method.fitted.found.tolist() == pytest.approx(expected)
 
 
 def test_the_published_search_is_the_authors(tiny_vit):
@@ -263,15 +266,15 @@ def test_the_search_on_images_left_out_is_that_of_caches_without_each(double_vit
                 right += int(np.argmax(z) == label)
             if right > best:
                 best, pair = right, (alpha, beta)
-    assert method.found.tolist() == pytest.approx(pair)
+    assert method.fitted.found.tolist() == pytest.approx(pair)
 
 
 def test_one_image_per_class_leaves_alpha_and_beta_as_they_are(double_vit):
     settings = TipAdapterConfig(search_alpha=50.0, search_on="left-out", alpha=1.3)
     method = build_method(TipAdapter, settings, double_vit, seed=0)
     method.prepare(NAMES, TEMPLATE)
-    method.begin(encoded(double_vit, 3, seed=1), torch.arange(3), seed=0)
-    assert method.found.tolist() == [1.3, 5.5]
+    method.begin(encoded(double_vit, 3, seed=1), torch.arange(3))
+    assert method.fitted.found.tolist() == [1.3, 5.5]
 
 
 @pytest.mark.parametrize("finetune", [False, True])
@@ -279,7 +282,7 @@ def test_what_was_found_is_saved(tiny_vit, tmp_path, finetune):
     method, images, _ = searched(tiny_vit, search_alpha=30.0, finetune=finetune)
     TunedModel(method, describe_model(method, seed=0, shots=2)).save(tmp_path / "model")
     loaded = TunedModel.load(tmp_path / "model", tiny_vit).method
-    assert torch.equal(loaded.found, method.found)
+    assert torch.equal(loaded.fitted.found, method.fitted.found)
     assert torch.equal(predictive(loaded)(images).probabilities, predictive(method)(images).probabilities)
 
 
@@ -303,9 +306,9 @@ def test_tuning_searches_on_the_validation_images_alone(tiny_vit, tmp_path, vari
     config = make_config(TipAdapter, "published", variant, ["key_views=1", "epochs=1"] if variant else [])
     data = Dataset("three", tmp_path, NAMES, items("train", 6), items("val", 30), items("test", 9))
     method, _ = tune(data, Given(tiny_vit), TipAdapter, config, FitOptions(seed=1, progress=False))
-    found = method.found.tolist()
+    found = method.fitted.found.tolist()
     held_out = Given(tiny_vit).encode(tmp_path, data.val)
     method.choose(Encoded(held_out.global_, held_out.patches), held_out.labels)
-    assert method.found.tolist() == found != pytest.approx([1.17, 1.0])
+    assert method.fitted.found.tolist() == found != pytest.approx([1.17, 1.0])
     with pytest.raises(InputError, match="three has no validation images, on which tip-adapter chooses"):
         tune(replace(data, val=()), Given(tiny_vit), TipAdapter, config, FitOptions(seed=1, progress=False))

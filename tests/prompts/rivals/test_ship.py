@@ -6,6 +6,7 @@ from plain_text import named_prompt
 from torch import Tensor
 
 from pbprompt.learners.fit_options import FitOptions
+from pbprompt.learners.fitted import ExpectsNames
 from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.model.predictor import predictive
 from pbprompt.prompts.loop.loop import Run, train
@@ -230,7 +231,7 @@ def test_published_sizes_and_recipe(tiny_vit):
     shapes = [tuple(p.shape) for p in (*method.encoder.parameters(), *method.generator.parameters())]
     assert shapes == [(2048, 32), (2048,), (64, 2048), (64,), (4096, 32), (4096,), (64, 4096), (64,)]
     assert method.trainable() == [method.context]
-    assert method.uses_unseen_names
+    assert isinstance(method, ExpectsNames)
 
 
 @pytest.mark.parametrize(("views", "asked"), [("first", [0]), ("fresh", [0, 1, 2])])

@@ -24,13 +24,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pbprompt.evidence.evidence import KEPT, Evidence, Kept
+from pbprompt.evidence.evidence import KEPT, Evidence, Kept, Statistics
 from pbprompt.evidence.expert import Seen
 from pbprompt.evidence.fitted import FittedEvidence, fit_evidence
-from pbprompt.evidence.folds import places_in_class
 from pbprompt.evidence.label_head import fit_label_head
+from pbprompt.evidence.series import places_in_class
 from pbprompt.evidence.shown import Shown, Sight
-from pbprompt.evidence.statistics import Statistics
 from pbprompt.vision.similarity import unit
 
 RATIO = 1 / 20

@@ -19,10 +19,9 @@ from torch import Tensor
 from pbprompt.apps.classifier.estimator import Estimator
 from pbprompt.apps.classifier.inputs import feature_table, read_labels, read_sample_weight, unlabelled_rows
 from pbprompt.errors import InputError, first_line
-from pbprompt.evidence.evidence import Evidence, Kept, joined, kept_rows, unit_features
+from pbprompt.evidence.evidence import Evidence, Kept, Statistics, joined, kept_rows, unit_features
 from pbprompt.evidence.fitted import FittedEvidence, fit_evidence
 from pbprompt.evidence.shown import Shown, Sight
-from pbprompt.evidence.statistics import Statistics
 from pbprompt.files import write_bytes
 from pbprompt.model.metrics.conformal import by_difficulty
 from pbprompt.vision.similarity import unit

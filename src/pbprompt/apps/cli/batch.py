@@ -92,10 +92,10 @@ def _tuned(options: PredictOptions, folder: Path, stream: Stream) -> tuple[Tuned
         refuse(options, f"{SHARES} classes classes_file template class_mix costs per_class together", why)
         return model, NO_RULE
     if options.none_at is not None:
-        if not isinstance(model.method, Familiar):
+        if not isinstance(model.method.fitted, Familiar):
             raise InputError(f"--none-at: {model.method.name} cannot tell: fit with --method conjugate")
         none = torch.empty(0, model.backbone.embed_dim, device=model.backbone.device)
-        if model.method.familiarity(Encoded(none, none.unsqueeze(1))) is None:
+        if model.method.fitted.familiarity(Encoded(none, none.unsqueeze(1))) is None:
             few = f"{folder} was fitted on too few photographs to tell"
             raise InputError(f"--none-at: {few}: it needs at least 19 that are not their class's only one")
     other_template = options.template not in (None, model.info.template)

@@ -30,16 +30,17 @@ def temperature_words(model: TunedModel) -> str:
         by = f", by {model.calibration.rests_on}" if model.calibration else ""
         return f"temperature {temperature:.3f}{by}: probabilities are {doubt} sure than {method}'s own"
     so = "the probabilities stay as they are"
-    if isinstance(model.method, LeavesOut):
+    if isinstance(model.method.fitted, LeavesOut):
         so = f"{method}'s probabilities are calibrated already, by its training images, each left out in turn"
     return f"no validation images to fit a temperature to: {so}"
 
 
 def name_words(method: Method) -> Iterator[str]:
     """How well a class known by its name alone would be found, where leaving classes out can tell."""
-    if not isinstance(method, ReadsNames):
+    fitted = method.fitted
+    if not isinstance(fitted, ReadsNames):
         return
-    found, share = method.found_by_name(), method.told_by_names()
+    found, share = fitted.found_by_name(), fitted.told_by_names()
     if share is not None and share < LITTLE:
         yield (
             "the class names say little to this backbone: describe them in sentences (--descriptions), "
@@ -80,7 +81,7 @@ def calibration_words(model: TunedModel) -> str:
     calibration = model.calibration
     if calibration is None:
         way = "fit `conjugate`, which needs no such images, or add a val/ folder beside train/ and test/"
-        if isinstance(model.method, LeavesOut):
+        if isinstance(model.method.fitted, LeavesOut):
             way = "give it two photographs of each class or more"
         cannot = "`predict` can mark none as unsure and give no sets for --coverage"
         return f"no image was left to judge it by: {cannot}: {way}"

@@ -388,7 +388,7 @@ def _print_outcome(
             )
     if options.calibrate or model.info.temperature != 1:
         lines.append(temperature_words(model))
-    if not model.multi_label and isinstance(model.method, CountsClasses):
+    if not model.multi_label and isinstance(model.method.fitted, CountsClasses):
         lines.append(skew_words(model.classes, model.class_counts()))
     if dataset:
         lines += series_words(model.info.data)

@@ -40,7 +40,7 @@ def _tags(kind: type["Method"]) -> tuple[str, ...]:
         "zero-shot": not kind.trains,
         "training-free": not issubclass(kind, Trained),
         "no new classes": not kind.takes_new_names,
-        "uses new names": kind.uses_unseen_names,
+        "uses new names": hasattr(kind, "unseen_names"),
         "image-conditioned": kind.image_conditioned,
         "multi-label": issubclass(kind, MultiLabel),
     }

@@ -58,7 +58,7 @@ def cases(
 ) -> list[Cases]:
     """Of the named classes, or of those that are likely; `root`: where the training photographs are now, if
     not where they were: then none outside of it is opened."""
-    method, data = tuned.method, tuned.info.data
+    method, data = tuned.method.fitted, tuned.info.data
     if not isinstance(method, ComparesParts) or not method.compares or not data.photographs:
         raise InputError(
             "--reading cases: the model compares no patches: fit it by `fit --set patches=true`, or use "
@@ -145,9 +145,8 @@ def draw_case(part: Case, image: Image.Image, tuned: TunedModel) -> Image.Image:
 def of_mistakes(tuned: TunedModel, answers: Evaluation, root: Path) -> dict[str, Image.Image]:
     """By path, of the surest mistake of each of the most confused pairs: what spoke for the answer, above
     what spoke for the truth. None of a model that compares no patches."""
-    if not (
-        isinstance(tuned.method, ComparesParts) and tuned.method.compares and tuned.info.data.photographs
-    ):
+    fitted = tuned.method.fitted
+    if not (isinstance(fitted, ComparesParts) and fitted.compares and tuned.info.data.photographs):
         return {}
     drawn = {}
     for pair in answers.confused[:MISTAKES]:

@@ -132,7 +132,7 @@ def heat_maps(
         chosen = values[:, 0, :, rows].transpose(1, 2).unflatten(-1, first.grid)
         return chosen.float().cpu().numpy()
 
-    sources = method.sources(encoded) if isinstance(method, Explains) else {}
+    sources = method.fitted.sources(encoded) if isinstance(method.fitted, Explains) else {}
     return HeatMaps(
         patch_to_prompt=maps(plans.prompt_given_patch),
         prompt_to_patch=maps(plans.patch_given_prompt),

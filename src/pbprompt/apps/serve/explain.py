@@ -30,8 +30,8 @@ def explain(
         raise Refused(404, f"class {name[:NAME_SHOWN]!r} is unknown: GET /classes lists them")
     png = asked.format == "png"
     maps = heat_maps(model.predictor, image, [name] if png else model.classes, asked.samples)
-    method, parts = model.method, []
-    if photographs and not png and isinstance(method, ComparesParts) and method.compares:
+    fitted, parts = model.method.fitted, []
+    if photographs and not png and isinstance(fitted, ComparesParts) and fitted.compares:
         parts = cases(model, image, [name], photographs)[0].parts
     image.thumbnail((SHOWN_SIDE, SHOWN_SIDE))
     if png:

@@ -7,12 +7,12 @@ are kept anyhow.
 from collections.abc import Mapping
 
 from pbprompt.evidence.expert import Kind
-from pbprompt.evidence.experts import gaussian, kernel, name, nearest, patches
+from pbprompt.evidence.experts import gaussian, kernel, name, patches
 
 EXPERTS: Mapping[str, Kind] = {
     "gaussians": gaussian.EXPERT,
     "kernel": kernel.EXPERT,
-    "nearest": nearest.EXPERT,
+    "nearest": kernel.NEAREST,
     "names": name.EXPERT,
     "patches": patches.EXPERT,
 }

@@ -46,8 +46,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from pbprompt.evidence.evidence import Statistics
 from pbprompt.evidence.expert import HeldOut, Kind, Photographs, Seen
-from pbprompt.evidence.statistics import Statistics
 
 GAMMA = 2.0
 KAPPA = 2.0

@@ -1,6 +1,8 @@
-"""Photographs as they are, for classes that hold many things each: kernel ridge regression on the labels.
+"""Photographs as they are, for classes that hold many things each: kernel ridge regression on the labels, and
+the nearest photograph of each class.
 
     k(x, x') = exp(−‖x − x'‖² / 2h)                h = 0.2 of the median squared distance of two photographs
+    Q_c(x) = max_{i ∈ c} ln k(x, x_i)
     R_c(x) = Σ_i k(x, x_i) α_ic                    α = A (Y − 1/K),   A = (k(X, X) + λ diag(1/w))⁻¹
 
 | symbol   | name here      | meaning                                                               |
@@ -17,6 +19,9 @@ as it is):
     R⁻ⁱ(x_i) = Y_i − 1/K − α_i / A_ii              R⁻ᴳ(x_i) = Y_i − 1/K − (A_GG⁻¹ α_G)_i
 
 A photograph whose label is only likely has its probabilities in Y (`unlabelled.py`).
+
+Where a class has no photograph, Q_c is the mean over the other classes; of a photograph that is left out, the
+nearest of those that are left.
 """
 
 from typing import NamedTuple
@@ -106,3 +111,47 @@ def without_group(
     classes = kernel.coefficients.shape[1]
     own = F.one_hot(kernel.labels[rows], classes).to(inverse)
     return own - 1 / classes - torch.cholesky_solve(kernel.coefficients[rows], block)
+
+
+class Nearest(NamedTuple):
+    """What tells the classes by the photograph that looks most alike."""
+
+    photographs: Float[Tensor, "n d"]
+    labels: Int[Tensor, " n"]
+    bandwidth: Float[Tensor, ""]
+    classes: Int[Tensor, " k"]
+    """0 … K − 1"""
+
+    def scores(self, images: Seen) -> Float[Tensor, "b k"]:
+        similar = log_kernel(images.global_, self.photographs, self.bandwidth)
+        return nearest(similar, self.labels, len(self.classes))
+
+    def slopes(self, centre: Float[Tensor, " d"]) -> Float[Tensor, "k d"]:
+        similar = log_kernel(centre.unsqueeze(0), self.photographs, self.bandwidth)
+        own = self.labels == self.classes.unsqueeze(1)
+        return self.photographs[torch.where(own, similar, -torch.inf).argmax(1)] / self.bandwidth
+
+    def closeness(self, scores: Float[Tensor, "b k"]) -> None:
+        return None
+
+
+def fit_nearest(photographs: Photographs) -> tuple[Nearest, HeldOut]:
+    x, labels = photographs.images, photographs.labels
+    classes = torch.arange(photographs.classes, device=labels.device)
+    made = Nearest(x, labels, bandwidth_of(x), classes)
+    others = log_kernel(x, x, made.bandwidth).fill_diagonal_(-torch.inf)
+    for gone, asked in photographs.folds:
+        others[asked] = others[asked].index_fill(1, gone, -torch.inf)
+    return made, HeldOut(nearest(others, labels, len(classes)))
+
+
+NEAREST = Kind(fit_nearest, Nearest, says="photographs", usual=1.0)
+
+
+def nearest(similar: Float[Tensor, "b n"], labels: Int[Tensor, " n"], classes: int) -> Float[Tensor, "b k"]:
+    """Q_c, from ln k of images and photographs; −∞ of those that do not count."""
+    none = torch.full_like(similar[:, :1], -torch.inf).expand(-1, classes)
+    best = none.scatter_reduce(1, labels.expand_as(similar), similar, "amax")
+    has = best > -torch.inf
+    known = torch.where(has, best, 0)
+    return torch.where(has, best, known.sum(1, keepdim=True) / has.sum(1, keepdim=True).clamp(min=1))

@@ -27,6 +27,7 @@ Patches are many, and no model keeps them: the expert is made and its photograph
 """
 
 import math
+from functools import reduce
 from typing import NamedTuple, Self
 
 import torch
@@ -34,10 +35,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Int8
 from torch import Tensor
 
-from pbprompt.evidence.evidence import feature_keys
+from pbprompt.evidence.evidence import Statistics, feature_keys
 from pbprompt.evidence.expert import HeldOut, Kind, Photographs, Seen
-from pbprompt.evidence.folds import places_in_class
-from pbprompt.evidence.series import series_folds
+from pbprompt.evidence.series import places_in_class, series_folds
 
 SPHERE = 0.1
 RIVALS = 10
@@ -49,23 +49,12 @@ ROUND = 127.0  # a prototype is kept in bytes: its direction is all that counts
 BLOCK = 1 << 24  # similarities at once
 
 
-class PatchSums(NamedTuple):
-    """What b and S are made of: sums of patches of length 1, which add up."""
-
-    counts: Float[Tensor, " k"]
-    sums: Float[Tensor, "k d"]
-    moment: Float[Tensor, "d d"]
-
-    @classmethod
-    def of(cls, patches: Float[Tensor, "n m d"], labels: Int[Tensor, " n"], classes: int) -> Self:
-        flat = patches.flatten(0, 1)
-        sums = patches.new_zeros(classes, patches.shape[2]).index_add_(0, labels, patches.sum(1))
-        counts = patches.shape[1] * labels.bincount(minlength=classes).double()
-        return cls(counts, sums.double(), (flat.T @ flat).double())
-
-    def merged(self, other: Self) -> Self:
-        """With the photographs of another part."""
-        return type(self)(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+def patch_sums(patches: Float[Tensor, "n m d"], labels: Int[Tensor, " n"], classes: int) -> Statistics:
+    """Of patches of length 1: what b and S are made of."""
+    flat = patches.flatten(0, 1)
+    sums = patches.new_zeros(classes, patches.shape[2]).index_add_(0, labels, patches.sum(1))
+    counts = patches.shape[1] * labels.bincount(minlength=classes).double()
+    return Statistics(counts, sums.double(), (flat.T @ flat).double())
 
 
 class PatchFrame(NamedTuple):
@@ -75,7 +64,7 @@ class PatchFrame(NamedTuple):
     whiten: Float[Tensor, "d d"]
 
     @classmethod
-    def of(cls, sums: PatchSums) -> Self:
+    def of(cls, sums: Statistics) -> Self:
         """b and W, of the classes that have photographs."""
         has = sums.counts > 0
         means = sums.sums[has] / sums.counts[has].unsqueeze(1)
@@ -173,7 +162,7 @@ def clusters(patches: Float[Tensor, "n d"], count: int) -> tuple[Float[Tensor, "
 class PatchPart(NamedTuple):
     """Photographs of one part, as what was made of them alone."""
 
-    sums: PatchSums
+    sums: Statistics
     means: list[Float[Tensor, "p d"]]
     """of each class, in the space of û; none of a class without photographs"""
     sources: list[Int[Tensor, "p 2"]]
@@ -189,23 +178,20 @@ class PatchPart(NamedTuple):
     ) -> Self:
         """Of some of the photographs; patches of half precision are widened a class at a time."""
         found = []
-        sums = PatchSums.of(regions(patches[:0]), labels[:0], classes)
+        sums = patch_sums(regions(patches[:0]), labels[:0], classes)
         for label in range(classes):
             own = rows[labels[rows] == label]
             several = regions(patches[own])
-            sums = sums.merged(PatchSums.of(several, labels[own], classes))
+            sums = sums.merged(patch_sums(several, labels[own], classes))
             means, like = clusters(several.flatten(0, 1), count)
             each = several.shape[1]
             found.append((means, torch.stack([own[like // each], like % each], dim=1)))
         return cls(sums, [means for means, _ in found], [sources for _, sources in found])
 
 
-def joined(parts: list[PatchPart]) -> Patches:
+def patches_of(parts: list[PatchPart]) -> Patches:
     """The expert that rests on these parts, its spread not known yet."""
-    sums = parts[0].sums
-    for part in parts[1:]:
-        sums = sums.merged(part.sums)
-    frame = PatchFrame.of(sums)
+    frame = PatchFrame.of(reduce(Statistics.merged, (part.sums for part in parts)))
     means = [torch.cat(each) for each in zip(*(part.means for part in parts), strict=True)]
     sources = [torch.cat(each) for each in zip(*(part.sources for part in parts), strict=True)]
     most = max(1, *map(len, means))
@@ -233,10 +219,10 @@ def fit_patches(
         PatchPart.of(patches, labels, (parts == part).nonzero().squeeze(1), classes, each)
         for part in range(count)
     ]
-    fitted = joined(made)
+    fitted = patches_of(made)
     held_out = torch.zeros(len(labels), classes, device=labels.device)
     for part in range(count):
-        others = joined(made[:part] + made[part + 1 :]) if count > 1 else fitted
+        others = patches_of(made[:part] + made[part + 1 :]) if count > 1 else fitted
         at_once = max(1, BLOCK // (patches.shape[1] * classes * others.prototypes.shape[1]))
         for rows in (parts == part).nonzero().squeeze(1).split(at_once):
             best = others.best(patches[rows])

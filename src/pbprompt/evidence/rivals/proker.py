@@ -24,13 +24,13 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from pbprompt.learners.memory import MemoryBesideText
+from pbprompt.learners.memory import Memory, Remembered, TrainingImages
 from pbprompt.learners.method import MethodConfig, setting
 from pbprompt.registry import register
 from pbprompt.vision.similarity import unit
-from pbprompt.vision.towers.backbone import Backbone, Encoded
+from pbprompt.vision.towers.backbone import Encoded
 
 PUBLISHED = {1: (0.05, 3.0), 2: (0.05, 2.6), 4: (0.05, 1.5), 8: (0.07, 1.66), 16: (0.1, 1.7)}  # shots: λ, β
 AFFINITIES = 1 << 26  # images × training images held at once
@@ -52,30 +52,46 @@ def published(shots: float) -> tuple[float, float]:
     return PUBLISHED[max((known for known in PUBLISHED if known <= shots), default=1)]
 
 
+@dataclass(frozen=True, eq=False)
+class Corrections(Remembered):
+    """Of the k classes with images, and of the one that stands for the others."""
+
+    keys: Float[Tensor, "n d"]
+    coefficients: Float[Tensor, "k n"]
+    beta: Float[Tensor, "1"]
+
+    def bank(self, samples: int = 1) -> Float[Tensor, "s c dn"]:
+        """For each class its sentence's feature and its coefficients, side by side."""
+        coefficients = self.coefficients[self.asked.labels]
+        return torch.cat([unit(self.asked.texts).to(coefficients), coefficients], dim=1).unsqueeze(0)
+
+    def logits(self, images: Encoded, bank: Float[Tensor, "s c dn"]) -> Float[Tensor, "s b c"]:
+        text, coefficients = bank[0].tensor_split([self.keys.shape[1]], dim=1)
+        parts = []
+        for x in unit(images.global_).to(self.keys).split(max(1, AFFINITIES // len(self.keys))):
+            corrections = (-self.beta * (1 - x @ self.keys.T)).exp() @ coefficients.T
+            parts.append(self.asked.scale * (x @ text.T + corrections))
+        return torch.cat(parts).unsqueeze(0)
+
+
 @register("proker")
-class ProKeR(MemoryBesideText):
+class ProKeR(Memory):
     """Zero-shot CLIP, corrected by a kernel regression of what it gets wrong."""
 
     Config = ProKeRConfig
+    makes = Corrections
     presets = {"left-out": {"search": True}}
     paper = "Bendou et al., CVPR 2025"
     promptless = "votes by its images"
     config: ProKeRConfig
 
-    def __init__(self, config: ProKeRConfig, backbone: Backbone) -> None:
-        super().__init__(config, backbone)
-        self.keys = nn.Buffer(torch.empty(0, backbone.embed_dim))
-        self.coefficients = nn.Buffer(torch.empty(0, 0))
-        self.beta = nn.Buffer(torch.zeros(1))
-
-    @torch.no_grad()
-    def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
+    def fit(self, shown: TrainingImages) -> Corrections:
         """Solve for the coefficients."""
-        x = unit(images.global_).double()
-        present, own = labels.unique(return_inverse=True)
+        keys = unit(shown.images.global_)
+        x, (present, own) = keys.double(), shown.labels.unique(return_inverse=True)
         ridge, beta = published(len(x) / len(present))
         ridge, beta = self.config.ridge or ridge, self.config.beta or beta
-        start = x @ unit(self._text).to(x)[present].T
+        start = x @ unit(shown.asked.texts).to(x)[present].T
         several = own.bincount()[own] > 1
         if self.config.search and several.any():
             ridge, beta = best_settings(x, start, own, several)
@@ -83,22 +99,7 @@ class ProKeR(MemoryBesideText):
         found = proximal_coefficients(rbf_kernel(x, x, beta), residuals, ridge).T
         rows = found.mean(0).repeat(len(self.classes) + 1, 1)
         rows[present] = found
-        self.keys.data, self.coefficients.data = x.to(self.keys), rows.to(self.coefficients)
-        self.beta.fill_(beta)
-        self.remember()
-
-    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
-        """For each class its sentence's feature and its coefficients, side by side: [1, c, d + n]."""
-        coefficients = self.coefficients[self.labels_of_classes()]
-        return torch.cat([unit(self._text).to(coefficients), coefficients], dim=1).unsqueeze(0)
-
-    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
-        text, coefficients = features[0].tensor_split([self.keys.shape[1]], dim=1)
-        parts = []
-        for x in unit(images.global_).to(self.keys).split(max(1, AFFINITIES // len(self.keys))):
-            corrections = (-self.beta * (1 - x @ self.keys.T)).exp() @ coefficients.T
-            parts.append(self.backbone.logit_scale * (x @ text.T + corrections))
-        return torch.cat(parts).unsqueeze(0)
+        return Corrections(shown.asked, keys, rows.to(keys), keys.new_tensor([beta]))
 
 
 def best_settings(

@@ -16,14 +16,14 @@ preset `left-out` needs no validation image: it searches, to the widest of the a
 training, by the training images of classes that have several, each without its own key.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pbprompt.learners.memory import MemoryBesideText
+from pbprompt.learners.memory import Memory, Remembered, TrainingImages
 from pbprompt.learners.method import EpochViews, MethodConfig, setting
 from pbprompt.learners.trained import Trained
 from pbprompt.registry import register
@@ -60,11 +60,38 @@ class TipAdapterConfig(MethodConfig):
         return self.search_alpha > 0 or self.search_beta > 0
 
 
+@dataclass(frozen=True, eq=False)
+class Cache(Remembered):
+    keys: Float[Tensor, "n d"]
+    labels: Int[Tensor, " n"]
+    found: Float[Tensor, "2"] | None = None
+    """α and β that were searched"""
+    alpha: float = 1.0
+    beta: float = 5.5
+
+    def bank(self, samples: int = 1) -> Float[Tensor, "s c dn"]:
+        """For each class its sentence's feature and its column of L, side by side."""
+        own = torch.tensor(self.asked.labels, device=self.labels.device)
+        votes = (own.unsqueeze(1) == self.labels).to(self.keys)
+        return torch.cat([self.asked.texts.to(votes), votes], dim=1).unsqueeze(0)
+
+    def logits(self, images: Encoded, bank: Float[Tensor, "s c dn"]) -> Float[Tensor, "s b c"]:
+        sentences, votes = bank[0].tensor_split([self.keys.shape[1]], dim=1)
+        alpha, beta = (self.alpha, self.beta) if self.found is None else self.found.to(self.keys)
+        parts = []
+        for some in images.global_.split(max(1, AFFINITIES // len(self.keys))):
+            affinity = (-beta * (1 - unit(some).to(self.keys) @ self.keys.T)).exp()
+            text = class_logits(some, sentences, self.asked.scale)
+            parts.append(text + alpha * affinity @ votes.T)
+        return torch.cat(parts).unsqueeze(0)
+
+
 @register("tip-adapter")
-class TipAdapter(MemoryBesideText):
+class TipAdapter(Memory):
     """Text features for every name, and a vote of similar training images."""
 
     Config = TipAdapterConfig
+    makes = Cache
     presets = {
         "published": {
             "key_views": 10,
@@ -81,85 +108,79 @@ class TipAdapter(MemoryBesideText):
     promptless = "votes by its images"
     paper = "Zhang et al., ECCV 2022"
     config: TipAdapterConfig
-    keys: Tensor
 
     def __new__(cls, config: TipAdapterConfig, backbone: Backbone) -> "TipAdapter":
         return super().__new__(TipAdapterF if config.finetune else cls)
-
-    def __init__(self, config: TipAdapterConfig, backbone: Backbone) -> None:
-        super().__init__(config, backbone)
-        keys = torch.empty(0, backbone.embed_dim)
-        self.keys = nn.Parameter(keys) if config.finetune else nn.Buffer(keys)
-        self.labels = nn.Buffer(torch.empty(0, dtype=torch.long))
-        self.searched = config.searches
-        if self.searched:
-            self.found = nn.Buffer(torch.tensor([config.alpha, config.beta], dtype=torch.float64))
 
     @classmethod
     def needs_validation(cls, config: MethodConfig) -> bool:
         assert isinstance(config, TipAdapterConfig)
         return config.searches and config.search_on == "validation"
 
-    def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
-        """Fill the cache."""
-        self.keys.data = unit(images.global_).to(self.keys)
-        self.labels.data = labels.clone()
-        self.remember()
-        if self.searched and self.config.search_on == "left-out" and labels.bincount().max() > 1:
-            self.choose(images, labels)
+    def hold(self, fitted: Cache) -> None:
+        super().hold(replace(fitted, alpha=self.config.alpha, beta=self.config.beta))
 
-    def begin_on(self, views: EpochViews, seed: int) -> None:
+    def fit(self, shown: TrainingImages) -> Cache:
+        """Fill the cache."""
+        config, labels = self.config, shown.labels.clone()
+        cache = Cache(shown.asked, unit(shown.images.global_), labels)
+        if not config.searches:
+            return cache
+        if config.search_on == "left-out" and labels.bincount().max() > 1:
+            return replace(cache, found=search(cache, shown.images, labels, config))
+        found = torch.tensor([config.alpha, config.beta], dtype=torch.float64, device=labels.device)
+        return replace(cache, found=found)
+
+    def begin_on(self, views: EpochViews, seed: int, **more: Tensor | None) -> None:
         (first, patches), labels, _ = views(0)
         others = [views(epoch).images.global_ for epoch in range(1, self.config.key_views)]
-        self.begin(Encoded(torch.stack([first, *others]).mean(0), patches), labels, seed)
+        self.begin(Encoded(torch.stack([first, *others]).mean(0), patches), labels, **more)
 
-    @torch.no_grad()
     def choose(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
         """Search α and β by accuracy."""
-        alphas = _grid(self.config.search_alpha, ALPHAS) or [self.config.alpha]
-        betas = _grid(self.config.search_beta, BETAS) or [self.config.beta]
-        weights = torch.tensor(alphas, device=labels.device).to(self.keys)[:, None, None]
-        bank = self.class_features(1, torch.Generator())[0]
-        sentences, votes = bank.tensor_split([self.keys.shape[1]], dim=1)
-        right = torch.zeros(len(betas), len(alphas), dtype=torch.long)
-        left_out = self.config.search_on == "left-out"  # the images are those of the keys
-        rows = torch.arange(len(labels), device=labels.device)
-        if left_out:
-            rows = rows[labels.bincount()[labels] > 1]
-        at_once = max(1, AFFINITIES // max(len(self.keys), len(alphas) * len(self.classes)))
-        for some in rows.split(at_once):
-            text = class_logits(images.global_[some], sentences, self.backbone.logit_scale)
-            distance = 1 - unit(images.global_[some]).to(self.keys) @ self.keys.T
-            if left_out:
-                distance[torch.arange(len(some)), some] = torch.inf
-            for place, beta in enumerate(betas):
-                said = (text + weights * ((-beta * distance).exp() @ votes.T)).argmax(-1)
-                right[place] += (said == labels[some]).sum(-1).cpu()
-        best = int(right.flatten().argmax())  # the first of the best
-        self.found[0], self.found[1] = alphas[best % len(alphas)], betas[best // len(alphas)]
-
-    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
-        """For each class its sentence's feature and its column of L, side by side: [1, c, d + n]."""
-        own = torch.tensor(self.labels_of_classes(), device=self.labels.device)
-        votes = (own.unsqueeze(1) == self.labels).to(self.keys)
-        return torch.cat([self._text.to(votes), votes], dim=1).unsqueeze(0)
-
-    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
-        sentences, votes = features[0].tensor_split([self.keys.shape[1]], dim=1)
-        alpha, beta = self.found.to(self.keys) if self.searched else (self.config.alpha, self.config.beta)
-        parts = []
-        for some in images.global_.split(max(1, AFFINITIES // len(self.keys))):
-            affinity = (-beta * (1 - unit(some).to(self.keys) @ self.keys.T)).exp()
-            text = class_logits(some, sentences, self.backbone.logit_scale)
-            parts.append(text + alpha * affinity @ votes.T)
-        return torch.cat(parts).unsqueeze(0)
+        cache = self.known()
+        self.hold(replace(cache, found=search(cache, images, labels, self.config)))
 
 
 class TipAdapterF(TipAdapter, Trained):
     """Its keys are trained too; `TipAdapter` is this one where `finetune` is set."""
 
+    learned = ("keys",)
+
+    def __init__(self, config: TipAdapterConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self.keys = nn.Parameter(torch.empty(0, backbone.embed_dim))
+
     def epochs_for(self, shots: int) -> int:
         return 20
+
+
+@torch.no_grad()
+def search(
+    cache: Cache, images: Encoded, labels: Int[Tensor, " n"], config: TipAdapterConfig
+) -> Float[Tensor, "2"]:
+    """α and β that are most often right on the images: those of the keys, if they are left out."""
+    alphas = _grid(config.search_alpha, ALPHAS) or [config.alpha]
+    betas = _grid(config.search_beta, BETAS) or [config.beta]
+    weights = torch.tensor(alphas, device=labels.device).to(cache.keys)[:, None, None]
+    sentences, votes = cache.bank()[0].tensor_split([cache.keys.shape[1]], dim=1)
+    right = torch.zeros(len(betas), len(alphas), dtype=torch.long)
+    left_out = config.search_on == "left-out"
+    rows = torch.arange(len(labels), device=labels.device)
+    if left_out:
+        rows = rows[labels.bincount()[labels] > 1]
+    at_once = max(1, AFFINITIES // max(len(cache.keys), len(alphas) * len(cache.classes)))
+    for some in rows.split(at_once):
+        text = class_logits(images.global_[some], sentences, cache.asked.scale)
+        distance = 1 - unit(images.global_[some]).to(cache.keys) @ cache.keys.T
+        if left_out:
+            distance[torch.arange(len(some)), some] = torch.inf
+        for place, beta in enumerate(betas):
+            found = (text + weights * ((-beta * distance).exp() @ votes.T)).argmax(-1)
+            right[place] += (found == labels[some]).sum(-1).cpu()
+    best = int(right.flatten().argmax())  # the first of the best
+    pair = [alphas[best % len(alphas)], betas[best // len(alphas)]]
+    return torch.tensor(pair, dtype=torch.float64, device=labels.device)
 
 
 def _grid(most: float, values: int) -> list[float]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from jaxtyping import Float
 from rich.console import Console
 from safetensors.torch import save
 from torch import Tensor
@@ -40,6 +41,7 @@ class Run:
     options: FitOptions = USUAL
     identity: str = ""
     budget: int = 0  # steps in all, where they and not the epochs are the measure
+    weights: Float[Tensor, " n"] | None = None  # how often each training image counts, 1 on the average
 
 
 def batches(features: EpochFeatures, device: torch.device) -> EpochViews:
@@ -96,7 +98,7 @@ def train(method: Trained, features: EpochFeatures, examples: int, run: Run) -> 
             epoch, batch = divmod(step, steps_an_epoch)
             if not batch or not noted:
                 images = views(epoch)
-                order = epoch_order(len(images.labels), method.image_weights, stream(seed, "order", epoch))
+                order = epoch_order(len(images.labels), run.weights, stream(seed, "order", epoch))
                 order_there = order.to(images.labels.device)
             rows = slice(batch * size, (batch + 1) * size)
             now = step / steps_an_epoch if method.config.anneal == "step" else epoch

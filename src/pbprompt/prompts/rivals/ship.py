@@ -76,7 +76,7 @@ class SHIP(ShiftedContext):
     }  # fmt: skip
     variants = {"cocoop": {"student": "cocoop", "batch_size": 1, "epochs": 10}}  # CoCoOp's own recipe
     paper = "Wang et al., ICCV 2023"
-    uses_unseen_names = True
+    unseen_names: tuple[str, ...] = ()  # classes without images that will be asked about; set before training
     config: SHIPConfig
     _stage2: tuple[object, list[Prompt], TextEngine] | None = None
 

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.learners.memory import Memory
+from pbprompt.learners.memory import KnowsClasses
 from pbprompt.learners.method import Batch, MethodConfig, setting
 from pbprompt.learners.trained import Terms, Trained, accuracy
 from pbprompt.learners.zeroshot import sentence_features, sentences
@@ -70,7 +70,7 @@ class Representations(Taps):
 
 
 @register("mmrl")
-class MMRL(Trained, Memory):
+class MMRL(Trained, KnowsClasses):
     """Representation tokens in the upper blocks of both towers."""
 
     Config = MMRLConfig
@@ -109,7 +109,7 @@ class MMRL(Trained, Memory):
         self._sentence = sentence_features(self.given, classes, template)
 
     def finish(self) -> None:
-        self.remember()
+        self.remember(self.classes)
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d2"]:
         """Of each class α_c·g_c, for the class token, and (1 − α_c)·g_c, for the tokens."""
