@@ -46,6 +46,23 @@ def test_one_that_is_late_is_ended():
     workers.close()
 
 
+def test_one_that_works_too_long_is_ended():
+    workers = Workers(1, seconds=0.2)
+    with pytest.raises(TimeoutError):
+        workers.ask(eval, "sum(range(10**12))")
+    workers.close()
+
+
+def test_one_that_the_machine_keeps_waiting_is_not_late(monkeypatch):
+    """By the clock it takes twice its seconds, of which it works for next to none."""
+    workers = Workers(1, seconds=0.4)
+    assert workers.ask(time.sleep, 0.8) is None
+    monkeypatch.setattr("pbprompt.vision.images.workers._processor_seconds", lambda process: None)
+    with pytest.raises(TimeoutError):  # where the system does not say, the clock has to do
+        workers.ask(time.sleep, 600)
+    workers.close()
+
+
 @pytest.mark.skipif(not hasattr(os, "waitid"), reason="nobody can ask whether a child is stopped")
 def test_one_that_was_stopped_is_not_late():
     workers = Workers(1, seconds=0.2)

@@ -13,13 +13,16 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from queue import LifoQueue
 from typing import ParamSpec, TypeVar
 
 from pbprompt.errors import warn_in_sentences
 
+BUSY = 4  # times the processor time that an answer may take, by the clock
 AVAILABLE = os.name == "posix"  # a socket is handed to the child by its number
 
 
@@ -36,9 +39,10 @@ Result = TypeVar("Result")
 class Workers:
     """Up to `count` processes, started when needed: call `ask` from as many threads.
 
-    `memory` bounds the bytes that each allocates, `seconds` the time that each takes for an answer; for that
-    time to be that of the work alone, each first imports the module `prepare`. `handles` are open files that
-    each has too, under the same numbers; `environments` what each finds in its environment.
+    `memory` bounds the bytes that each allocates, `seconds` the processor time that each takes for an answer:
+    a busy machine makes nobody late, unless it takes `BUSY` times as long by the clock. For that time to be
+    that of the work alone, each first imports the module `prepare`. `handles` are open files that each has
+    too, under the same numbers; `environments` what each finds in its environment.
     """
 
     def __init__(
@@ -133,9 +137,27 @@ class _Worker:
         if not self._ready:
             self._ready = self._line.recv()
         self._line.send(work)
-        if not self._line.poll(seconds):
-            raise EOFError if _is_stopped(self.process.pid) else TimeoutError
+        began, before, left = time.monotonic(), _processor_seconds(self.process.pid), seconds
+        while not self._line.poll(left):  # for ever where no time is given
+            assert seconds is not None
+            if _is_stopped(self.process.pid):
+                raise EOFError
+            waited = time.monotonic() - began
+            after = _processor_seconds(self.process.pid)
+            worked = waited if before is None or after is None else after - before
+            left = seconds - worked
+            if left <= seconds / 100 or waited > BUSY * seconds:
+                raise TimeoutError
         return self._line.recv()
+
+
+def _processor_seconds(process: int) -> float | None:
+    """What a process has used so far; None where the system does not say."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _is_stopped(process: int) -> bool:
