@@ -30,7 +30,7 @@ import torch
 from benchmarks import on_clip
 from benchmarks.problems import DOMAINS, NARROW, Labelled, Problem, answers, figures, fitted, problem, split
 from pbprompt import EvidenceClassifier
-from pbprompt.evidence import expert, experts, novelty, posterior, text_map, trust
+from pbprompt.evidence import expert, experts, novelty, posterior, text_map
 from pbprompt.evidence import weights as expert_weights
 from pbprompt.evidence.experts import gaussian, kernel
 from pbprompt.files import write_text
@@ -65,7 +65,7 @@ def without_expert(place: int) -> Change:
         log[place], root[place] = -60.0, 0.0
         return expert_weights.Weights(log, root)
 
-    return Change(((trust, "fit_weights", fit),))
+    return Change(((expert_weights, "fit_weights", fit),))
 
 
 def not_mixed(self: posterior.Posterior, logits: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -86,7 +86,7 @@ PARTS: dict[str, Change] = {
     "names where their texts lie": Change(((text_map, "WORTH", 1e12),)),
     "the data's sentence alone": Change(settings={"prior": "sentence"}),
     "general sentences alone": Change(settings={"prior": "ensemble"}),
-    "no growth of w₁": Change(((trust, "GROWTH", 0.0),)),
+    "no growth of w₁": Change(((expert_weights, "GROWTH", 0.0),)),
     "no uncertainty of w": Change(((expert_weights.Weights, "draws", best_alone),)),
     "nothing left to the names": Change(((posterior.Posterior, "mixed_with_names", not_mixed),)),
     "new names not beside the known ones'": Change(((novelty, "USUAL", (*novelty.USUAL[:3], 1e-9)),)),
@@ -101,9 +101,9 @@ CONSTANTS: tuple[tuple[str, ModuleType | type, str], ...] = (
     ("λ", kernel, "RIDGE"),
     ("worth of w⁰", expert_weights, "WORTH"),
     ("doubt of w⁰", expert_weights, "DOUBT"),
-    ("20 photographs in w⁰", trust, "FEW"),
-    ("growth of w₁", trust, "GROWTH"),
-    ("photographs' yield to names", trust, "YIELDS"),
+    ("20 photographs in w⁰", expert_weights, "FEW"),
+    ("growth of w₁", expert_weights, "GROWTH"),
+    ("photographs' yield to names", expert_weights, "YIELDS"),
     ("folds", expert, "FOLDS"),
     ("worth of plain names", text_map, "WORTH"),
 )
