@@ -20,7 +20,7 @@ from pbprompt.evidence.conjugate import Conjugate
 from pbprompt.evidence.evidence import Gathering
 from pbprompt.learners.method import build_method, make_config
 from pbprompt.model.predictor import predictive
-from pbprompt.research.report.cost import class_names
+from pbprompt.research.costs import class_names
 from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.backbone import Encoded
 

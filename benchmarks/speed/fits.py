@@ -24,7 +24,7 @@ from pbprompt.model.learn import tune
 from pbprompt.prompts.loop.loop import Run, train
 from pbprompt.prompts.loop.step import learning_rate
 from pbprompt.registry import find_method
-from pbprompt.research.report.cost import class_names
+from pbprompt.research.costs import class_names
 from pbprompt.seeding import stream, stream_seed
 from pbprompt.vision.features.cache import FeatureCache, Features
 from pbprompt.vision.images.decoding import squares_of

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from benchmarks.speed.measuring import processes
 from benchmarks.speed.setups import TEMPLATE
-from pbprompt.research.report.cost import class_names
+from pbprompt.research.costs import class_names
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.images.workers import available_cpus
 from pbprompt.vision.towers.tokenizer import Tokenizer

@@ -12,7 +12,7 @@ from benchmarks.speed.plain import PlainLoss
 from benchmarks.speed.rates import has_bfloat16, rate
 from benchmarks.speed.setups import SHOTS, Case, Options, make_backbone, make_method
 from pbprompt.model.predictor import SAMPLES, predictive
-from pbprompt.research.report.cost import random_images
+from pbprompt.research.costs import random_images
 from pbprompt.vision.towers.backbone import Backbone
 from pbprompt.vision.towers.vit import VitConfig
 

@@ -8,7 +8,7 @@ import torch
 from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.learners.trained import Trained
 from pbprompt.registry import find_method
-from pbprompt.research.report.cost import VIT_B16, class_names
+from pbprompt.research.costs import VIT_B16, class_names
 from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, Encoded, random_backbone
 from pbprompt.vision.towers.loading.load import load_backbone
 from pbprompt.vision.towers.text import TextConfig

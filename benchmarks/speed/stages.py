@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.speed.setups import Options
 from pbprompt.files import file_hash
-from pbprompt.research.report.cost import class_names
+from pbprompt.research.costs import class_names
 from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.towers.loading.load import load_backbone
 

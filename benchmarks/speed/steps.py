@@ -17,7 +17,7 @@ from benchmarks.speed.setups import METHODS, SHOTS, Case, Options, make_backbone
 from pbprompt.learners.method import Batch
 from pbprompt.learners.trained import Trained
 from pbprompt.prompts.loop.step import WARM_UP, Step
-from pbprompt.research.report.cost import random_images
+from pbprompt.research.costs import random_images
 
 NOISE_SEED = 5
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.speed.measuring import Cost, apart, measure, on_cuda, take_device
 from pbprompt.errors import InputError
-from pbprompt.research.report.cost import NAME_LENGTHS, VIT_B16_TEXT
+from pbprompt.research.costs import NAME_LENGTHS, VIT_B16_TEXT
 from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, random_backbone
 from pbprompt.vision.towers.engine import TextEngine
 from pbprompt.vision.towers.prompts import Prompt

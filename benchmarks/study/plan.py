@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.study.parts import Part
-from pbprompt.research.dry_run import DryRun
+from pbprompt.research.costs import DryRun
 from pbprompt.research.runs import RunConfig, RunRecord, RunStore
 
 

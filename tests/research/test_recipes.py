@@ -66,7 +66,7 @@ def test_the_papers_recipes_follow_its_protocol(name):
 
 def test_every_table_of_accuracies_has_a_recipe():
     covered = {table for name in PAPER for table in load_recipe(name).published}
-    assert covered == set(tables()) - {"computation_cost"}  # that one is timing: research/report/cost.py
+    assert covered == set(tables()) - {"computation_cost"}  # that one is timing: research/costs.py
 
 
 @pytest.mark.parametrize(

@@ -133,26 +133,29 @@ def export_onnx(
     now = (len(predictor.classes), len(predictor.bank), model.seed)
     if calibration is not None and (calibration.classes, calibration.samples, calibration.seed) == now:
         facts["calibration"] = thresholds(calibration)
-    calibrated = "calibration" in facts
     program.model.metadata_props[METADATA_KEY] = json.dumps(facts, ensure_ascii=False)
     program.model.producer_name, program.model.producer_version = "pbprompt", __version__
     out.parent.mkdir(parents=True, exist_ok=True)
     with held(out.parent):
-        _remove_left(out)
+        for left in out.parent.glob(f".{glob.escape(out.name)}.*"):  # by exports that were killed
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
         weights = (value.const_value for value in program.model.graph.initializers.values())
         size = sum(weight.nbytes for weight in weights if weight is not None)
         if size <= ONE_FILE:  # a kill can leave no folder where none is made
             content = program.model_proto.SerializeToString()
             difference = _checked(content, predictor, out, precision)
             write_bytes(out, content)
-            return Exported((out,), difference, calibrated)
+            return Exported((out,), difference, "calibration" in facts)
         # Weights beside the model are found by name, so the names are final and the folder is temporary.
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
             program.save(Path(folder) / out.name, external_data=True)
             difference = _checked(Path(folder) / out.name, predictor, out, precision)
             files = sorted(Path(folder).iterdir(), reverse=True)  # weights first: a model never lacks its own
             written = tuple(file.replace(out.parent / file.name) for file in files)
-        return Exported(written[::-1], difference, calibrated)
+        return Exported(written[::-1], difference, "calibration" in facts)
 
 
 def export_towers(model: TunedModel | str | Path, out: str | Path) -> Path:
@@ -180,15 +183,6 @@ def export_towers(model: TunedModel | str | Path, out: str | Path) -> Path:
     state["logit_scale"] = torch.tensor(math.log(towers.logit_scale))
     write_bytes(out, save({key: value.cpu().contiguous() for key, value in state.items()}))
     return out
-
-
-def _remove_left(out: Path) -> None:
-    """Remove what exports to the same file left when they were killed; call it while no other can run."""
-    for left in out.parent.glob(f".{glob.escape(out.name)}.*"):
-        if left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            left.unlink(missing_ok=True)
 
 
 def metadata(predictor: Predictor, precision: Precision, seed: int) -> dict[str, Any]:
@@ -219,35 +213,34 @@ def _named(backbone: Backbone) -> dict[str, str]:
 
 
 def _canvas(backbone: Backbone) -> dict[str, Any]:
-    """How what the model sees is made of a file: a square, or those of several backbones on one canvas."""
-    squares = {tower.preprocess.cropper: preprocessing(tower.preprocess) for tower in backbone.towers}
-    if len(squares) == 1:
+    """How what the model sees is made of a file: a crop, or those of several backbones on one canvas."""
+    crops = {tower.preprocess.cropper: preprocessing(tower.preprocess) for tower in backbone.towers}
+    if len(crops) == 1:
         return preprocessing(backbone.preprocess)
     height, width = backbone.preprocess.shape
     where = "the squares one below another, each at the left, 0 beside them"
-    return {"input": f"uint8 [batch, {height}, {width}, 3]: {where}", "squares": list(squares.values())}
+    return {"input": f"uint8 [batch, {height}, {width}, 3]: {where}", "squares": list(crops.values())}
 
 
 def preprocessing(see: Preprocess) -> dict[str, Any]:
-    """How the square that a tower sees is made of a file, to the pixel."""
+    """How the crop that a tower sees is made of a file, to the pixel."""
     how = f"Pillow's {see.interpolation.upper()}"
-    if see.fit == "squash":
-        made: dict[str, Any] = {"resize": f"{how}: the whole image to size x size, its shape given up"}
-    elif see.fit == "pad":
-        made = {
+    made: dict[str, dict[str, Any]] = {
+        "squash": {"resize": f"{how}: the whole image to size x size, its shape given up"},
+        "pad": {
             "resize": f"{how}: long side to size, short side to max(1, round(size * short / long))",
             "border": f"RGB {BORDER}; left = (size - width + 1) // 2, top = (size - height + 1) // 2",
-        }
-    else:
-        made = {
+        },
+        "crop": {
             "short_side": see.resize or see.size,
             "resize": f"{how}: short side to short_side, long side to int(short_side * long / short)",
             "crop": "size x size, left = round((width - size) / 2), top = round((height - size) / 2)",
-        }
+        },
+    }
     return {
         "size": see.size,
         "open": "first frame, EXIF orientation applied, transparency laid on white, 8-bit RGB",
-        **made,
+        **made[see.fit],
         "input": "uint8 [batch, size, size, 3], values 0 to 255",
         "in_the_model": "(x / 255 - mean) / std",
         "mean": list(see.mean),
@@ -278,10 +271,8 @@ def _finite(value: float) -> float | None:
 
 
 def _program(classifier: ImageClassifier) -> torch.onnx.ONNXProgram:
-    method = classifier.method
-    example = torch.zeros(
-        2, *method.backbone.preprocess.shape, 3, dtype=torch.uint8, device=classifier.bank.device
-    )
+    shape, device = classifier.method.backbone.preprocess.shape, classifier.bank.device
+    example = torch.zeros(2, *shape, 3, dtype=torch.uint8, device=device)
     try:
         with _quiet():
             traced = torch.export.export(
@@ -300,7 +291,7 @@ def _program(classifier: ImageClassifier) -> torch.onnx.ONNXProgram:
             )
     except Exception as error:  # tracing runs the method's own code: it may raise anything
         why = f"its prediction is not one fixed computation ({type(error).__name__})"
-        raise _not_exportable(method, why) from error
+        raise _not_exportable(classifier.method, why) from error
     assert program is not None
     return program
 

@@ -54,13 +54,12 @@ class Datasets:
     """The data of runs under a root: each dataset is opened once, each draw made once."""
 
     def __init__(self, root: Path | None = None) -> None:
-        self.open = cache(lambda name: open_dataset(name, root, held_out=OF_A_DRAW))
-        self.tested = cache(self._tested)
+        self._open = cache(lambda name: open_dataset(name, root, held_out=OF_A_DRAW))
         self.drawn = cache(self._drawn)
 
-    def _tested(self, name: str, split: Split) -> Dataset:
+    def tested(self, name: str, split: Split) -> Dataset:
         """The whole dataset, with the split that is tested on as its test split."""
-        whole = self.open(name)
+        whole = self._open(name)
         if split == "test":
             return whole
         if not whole.val:
@@ -68,7 +67,7 @@ class Datasets:
         return replace(whole, test=whole.val)
 
     def _drawn(self, name: str, shots: int, seed: int, split: Split) -> tuple[Dataset, DataFacts]:
-        whole = self.open(name)
+        whole = self._open(name)
         drawn = draw(whole, shots, seed)
         facts = DataFacts(whole.name, whole.content_hash, drawn.hash)
         # a method that chooses by validation images does so on all of them, as the authors of such do
@@ -115,10 +114,16 @@ def prepare_run(config: RunConfig, datasets: Datasets | None = None) -> Prepared
         raise InputError(f"{config.task}: name the targets to test on")
     targets = {name: datasets.tested(name, config.split) for name in config.targets if elsewhere}
     if config.task == "domain-shift":
-        targets = {name: _domain(name, other, config.dataset, few) for name, other in targets.items()}
+        for name, other in targets.items():
+            if strange := set(other.classes) - set(few.classes):  # ImageNet-A and -R have 200 of 1,000
+                raise InputError(
+                    f"domain-shift: {name} has a class {min(strange)!r} that {config.dataset} lacks: "
+                    "choose a target of the same classes, or the task cross-dataset"
+                )
+            targets[name] = replace(other, test=other.test or other.items)  # all, where it has no test split
     names = [name for dataset in (few, *targets.values()) for name in dataset.classes]
-    told = {name: texts for name, *texts in getattr(settings, "descriptions", ())}
-    described(names, told, f"descriptions for {config.dataset}")
+    sentences = {name: texts for name, *texts in getattr(settings, "descriptions", ())}
+    described(names, sentences, f"descriptions for {config.dataset}")
     return Prepared(config, few, data, targets)
 
 
@@ -134,8 +139,8 @@ def run_task(run: Prepared, bank: FeatureCache) -> tuple[RunRecord, Arrays]:
     tuned = bank_on(bank, model.backbone)
     tests = run.tested if new is None else {"base": base, "new": new, "joint": run.few}
     for name, test in tests.items():
-        results[name], said = _tested(model.for_classes(test.classes, test.template), test, tuned)
-        arrays |= {f"{name}/{key}": value for key, value in said.items()}
+        results[name], own = _tested(model.for_classes(test.classes, test.template), test, tuned)
+        arrays |= {f"{name}/{key}": value for key, value in own.items()}
     if new is not None:
         results["H"] = {"accuracy": harmonic_mean(results["base"]["accuracy"], results["new"]["accuracy"])}
         joint = tuned.encode(run.few.root, run.few.test)
@@ -167,28 +172,17 @@ def run_task(run: Prepared, bank: FeatureCache) -> tuple[RunRecord, Arrays]:
     return record, arrays
 
 
-def _domain(name: str, other: Dataset, source: str, few: Dataset) -> Dataset:
-    """Another domain: all of its images, where it has no test split."""
-    if strange := set(other.classes) - set(few.classes):  # ImageNet-A and -R have 200 of 1,000
-        raise InputError(
-            f"domain-shift: {name} has a class {min(strange)!r} that {source} lacks: "
-            "choose a target of the same classes, or the task cross-dataset"
-        )
-    return replace(other, test=other.test or other.items)
-
-
 def _tuned(run: Prepared, base: Dataset, new: Dataset | None, bank: FeatureCache) -> TunedModel:
     if run.config.split == "val" and run.kind.needs_validation(run.settings):
         raise InputError(
             f"{run.kind.name} chooses by validation images with these settings, so that it cannot be tested "
             "on them: test it on the test split, or search nothing"
         )
-    options = FitOptions(
-        seed=run.config.seed,
-        views=run.config.views,
-        progress=False,
-        unseen_names=_names_without_images(run, new),
-    )
+    # the classes that are tested and not trained: the new half, or all targets' together
+    known = set(base.classes)
+    targets = dict.fromkeys(name for target in run.targets.values() for name in target.classes)
+    unseen = new.classes if new is not None else tuple(name for name in targets if name not in known)
+    options = FitOptions(seed=run.config.seed, views=run.config.views, progress=False, unseen_names=unseen)
     return TunedModel.fit(base, bank, run.kind, run.settings, options, samples=run.config.samples)
 
 
@@ -196,41 +190,32 @@ def _temperature(run: Prepared, base: Dataset, new: Dataset | None, bank: Featur
     """By what models of five folds say of the training images that they were not given; 1 where no class has
     two."""
     labels = torch.tensor([item.label for item in base.train])
-    said = []
+    answers = []
     for held in held_out(labels):
         others = tuple(item for item, out in zip(base.train, held, strict=True) if not out)
         model = _tuned(run, replace(base, train=others), new, bank)
         tested = tuple(item for item, out in zip(base.train, held, strict=True) if out)
         features = bank_on(bank, model.backbone).encode(base.root, tested)
-        said.append((log_probabilities(predict_features(model.predictor, features)), labels[held]))
-    if not said:
+        answers.append((log_probabilities(predict_features(model.predictor, features)), labels[held]))
+    if not answers:
         return 1.0
-    told, own = (torch.cat(part) for part in zip(*said, strict=True))
-    return fit_temperature(told, own)
-
-
-def _names_without_images(run: Prepared, new: Dataset | None) -> tuple[str, ...]:
-    """The classes that are tested and not trained: the new half, or all targets' together."""
-    if new is not None:
-        return new.classes
-    known = set(run.few.classes)
-    names = dict.fromkeys(name for target in run.targets.values() for name in target.classes)
-    return tuple(name for name in names if name not in known)
+    logs, own = (torch.cat(part) for part in zip(*answers, strict=True))
+    return fit_temperature(logs, own)
 
 
 def _tested(model: TunedModel, test: Dataset, bank: Bank) -> tuple[dict[str, int | float], Arrays]:
     features = bank.encode(test.root, test.test)
-    said = predict_features(model.predictor, features)
-    probabilities, logs = said.probabilities.double().cpu().numpy(), log_probabilities(said).numpy()
+    answers = predict_features(model.predictor, features)
+    probabilities, logs = answers.probabilities.double().cpu().numpy(), log_probabilities(answers).numpy()
     labels = features.labels.numpy()
-    figures: dict[str, int | float] = {**score(said, features), "images": len(labels)}
+    figures: dict[str, int | float] = {**score(answers, features), "images": len(labels)}
     arrays = {
         "label": labels.astype(np.int32),
         "predicted": probabilities.argmax(1).astype(np.int32),
         "confidence": probabilities.max(1).astype(np.float32),
         "log_likelihood": logs[np.arange(len(labels)), labels].astype(np.float32),
-        "entropy": said.entropy.float().cpu().numpy(),
-        "mutual_information": said.mutual_information.float().cpu().numpy(),
+        "entropy": answers.entropy.float().cpu().numpy(),
+        "mutual_information": answers.mutual_information.float().cpu().numpy(),
     }
     return figures, arrays
 
@@ -242,9 +227,9 @@ def _none_of_these(
 
     By its own p-value where the method has one, with the shares refused at 5 %; else by its top probability.
     """
-    said, refused = predict_features(model.predictor, images).numpy(), {}
-    familiar = said.probabilities.max(1) if said.familiarity is None else said.familiarity
-    if said.familiarity is not None:
+    answers, refused = predict_features(model.predictor, images).numpy(), {}
+    familiar = answers.probabilities.max(1) if answers.familiarity is None else answers.familiarity
+    if answers.familiarity is not None:
         refused = {
             "refused_known": float((familiar[~is_new] <= REFUSAL).mean()),
             "refused_new": float((familiar[is_new] <= REFUSAL).mean()),

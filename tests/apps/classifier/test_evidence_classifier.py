@@ -88,6 +88,8 @@ def test_unlabelled_rows_and_none_with_a_label():
     mapping = dict(zip(np.unique(y), centres, strict=True))
     few = [label if n % 10 == 0 else None for n, label in enumerate(y)]
     assert EvidenceClassifier(mapping).fit(X, few).score(X, y) > 0.9
+    longer = ["catamaran" if label == "cat" else label for label in few]
+    assert "catamaran" in EvidenceClassifier().fit(X[::-1], longer[::-1]).classes_
     numbers = np.where(np.arange(len(y)) % 10 == 0, np.searchsorted(np.unique(y), y), -1)
     fitted = EvidenceClassifier().fit(X, numbers)
     assert fitted.classes_.tolist() == [0, 1, 2, 3] and np.isnan(fitted.left_out_[1]).all()

@@ -131,3 +131,16 @@ def test_features_of_nothing_but_zeros_are_refused(tiny_vit):
     zeros = np.zeros((4, tiny_vit.embed_dim))
     with pytest.raises(InputError, match="X holds nothing but zeros"):
         PromptClassifier(backbone=tiny_vit).fit(zeros, ["a", "b", "a", "b"])
+
+
+def test_weights_are_of_all_rows_beside_some_without_a_label(tiny_vit, table):
+    x, y = table
+    bare = [*y[:5], None]
+    one, other, without = (
+        fitted(tiny_vit, (x, bare), weight=weight).predict_proba(x)
+        for weight in ([1, 1, 0, 1, 1, 7], [1, 1, 0, 1, 1, 1], [1, 1, 1, 1, 1, 1])
+    )
+    np.testing.assert_array_equal(one, other)
+    assert not np.allclose(one, without)
+    with pytest.raises(InputError, match=r"y has the shape \(7,\)"):
+        fitted(tiny_vit, (x, [*y, None]))

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import pbprompt
 from pbprompt.apps.cli.reproduce import reproduce
 from pbprompt.errors import InputError
-from pbprompt.research.report.cost import MethodCost
+from pbprompt.research.costs import MethodCost
 from pbprompt.research.runs import RunStore
 
 RECIPE = """
@@ -189,7 +189,7 @@ def test_the_table_of_costs(run, monkeypatch, style):
         MethodCost("CoCoOp", 35360, 35360, 12.34, 37.0),
         MethodCost("PBPrompt", 1577984, 1577984, 99.0, 541.0),
     ]
-    monkeypatch.setattr("pbprompt.research.report.cost.computation_cost", lambda device: rows)
+    monkeypatch.setattr("pbprompt.research.costs.computation_cost", lambda device: rows)
     result = run("computation-cost", "--format", style)
     assert result.exit_code == 0, result.output
     assert all(text in result.stdout for text in ("CoCoOp", "1,577,984", "12.3", "541", "images/s"))
@@ -257,10 +257,10 @@ def test_precision_is_part_of_a_runs_name_and_half_rows_run_in_float32_on_a_cpu(
 @pytest.fixture
 def timed(monkeypatch):
     """No step is taken: each lasts a second and a class of it a hundredth."""
-    from pbprompt.research.dry_run import DryRun, Rate
+    from pbprompt.research.costs import DryRun, Rate
 
     monkeypatch.setattr(DryRun, "_timed", lambda self, run: Rate(1, 0.01, 0.04))
-    monkeypatch.setattr("pbprompt.research.dry_run._seconds_an_image", lambda *towers: 0.1)
+    monkeypatch.setattr("pbprompt.research.costs._seconds_an_image", lambda *towers: 0.1)
 
 
 def test_a_dry_run_says_what_tables_and_pictures_cost(run, timed):

@@ -19,7 +19,7 @@ from pbprompt.learners.method import build_method, make_config
 from pbprompt.model.metrics.evaluation import harmonic_mean
 from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
-from pbprompt.research.dry_run import DryRun
+from pbprompt.research.costs import DryRun
 from pbprompt.research.recipes import load_recipe
 from pbprompt.research.runs import BackboneFacts, DataFacts, RunRecord, RunStore
 from pbprompt.vision.features.cache import Features

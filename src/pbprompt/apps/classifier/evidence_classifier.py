@@ -176,29 +176,24 @@ class EvidenceClassifier(Estimator):
 
     # features and texts
 
-    def _tables(self, X: Any) -> list[NDArray[np.float32]]:
-        several = isinstance(self.text_features, list | tuple) or (
-            isinstance(X, list | tuple) and all(np.ndim(part) == 2 for part in X)
-        )
-        if several and not (isinstance(X, list | tuple) and all(np.ndim(part) == 2 for part in X)):
+    def _joined(self, X: Any) -> Float[Tensor, "n d"]:
+        """The features of all models side by side, each of length 1."""
+        listed = isinstance(X, list | tuple) and all(np.ndim(part) == 2 for part in X)
+        if isinstance(self.text_features, list | tuple) and not listed:
             raise InputError("text_features is a list, one for each model: give X as a list of arrays too")
-        tables = [feature_table(part) for part in (X if several else [X])]
+        tables = [feature_table(part) for part in (X if listed else [X])]
         if any(table.ndim != 2 for table in tables):
             raise InputError(f"X has the shape {tables[0].shape}: give embeddings [n, d]")
         if len({len(table) for table in tables}) > 1:
             raise InputError(f"X has {[len(t) for t in tables]} rows: give the same rows of each model")
-        widths, total = [table.shape[1] for table in tables], sum(table.shape[1] for table in tables)
+        widths = [table.shape[1] for table in tables]
         if hasattr(self, "n_features_in_") and widths != self._widths:
             raise InputError(
-                f"X has {total} features, but {type(self).__name__} is expecting {self.n_features_in_} "
+                f"X has {sum(widths)} features, but {type(self).__name__} is expecting {self.n_features_in_} "
                 f"features as input: give embeddings of {self._widths} columns"
             )
-        self._widths, self.n_features_in_ = widths, total
-        return tables
-
-    def _joined(self, X: Any) -> Float[Tensor, "n d"]:
-        tables = [torch.from_numpy(table) for table in self._tables(X)]
-        return unit_features(torch.cat(tables, dim=1), self._widths)
+        self._widths, self.n_features_in_ = widths, sum(widths)
+        return unit_features(torch.from_numpy(np.concatenate(tables, axis=1)), widths)
 
     def _encoded(self, X: Any) -> Encoded:
         images = self._joined(X)
@@ -262,7 +257,11 @@ class EvidenceClassifier(Estimator):
         if series is not None and series.shape != (len(x),):
             raise InputError(f"groups has {len(series)} rows, and X {len(x)}: give one for each")
         old = getattr(self, "classes_", np.array([], dtype=labels.dtype))
-        names = self._named() if not counted.any() and not len(old) else []
+        names: list[Any] = []
+        if not counted.any() and not len(old):
+            if not isinstance(self.text_features, Mapping):
+                raise InputError("y has no label: give text_features as a mapping from label to embedding")
+            names = list(self.text_features)
         known = [old, labels[counted], names, [] if classes is None else classes]
         self.classes_ = np.unique(np.concatenate([each for each in known if len(each)] or [[]]))
         if len(self.classes_) < 2:
@@ -296,14 +295,9 @@ class EvidenceClassifier(Estimator):
             return np.zeros(rows, dtype=int), has
         known = [label for label, there in zip(y, has, strict=True) if there]
         some = read_labels(known, len(known), fewest=1)
-        labels = np.full(rows, some[0])
+        labels = np.full(rows, some[0], dtype=some.dtype)
         labels[has] = some
         return labels, has
-
-    def _named(self) -> list[Any]:
-        if not isinstance(self.text_features, Mapping):
-            raise InputError("y has no label: give text_features as a mapping from label to embedding")
-        return list(self.text_features)
 
     def _refit(self) -> None:
         """The model, and what examples held out say of it, from what was learned."""

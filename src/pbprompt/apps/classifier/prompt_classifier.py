@@ -2,6 +2,7 @@
 
 # ruff: noqa: N803 - X is scikit-learn's name
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral
@@ -41,8 +42,10 @@ from pbprompt.model.predictor import SAMPLES
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop.checkpoint import LOG
 from pbprompt.registry import find_method
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.names import check_distinct, read_name
+from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 if TYPE_CHECKING:
@@ -132,33 +135,26 @@ class PromptClassifier(Estimator):
         config = tuning.method_config(str(self.method), self.preset, self.variant, self.settings)
         kind, backbone = find_method(str(self.method)), self._towers()
         seed, progress = int(self.random_state), bool(self.verbose)
-        if not isinstance(X, PATHS):
-            training = tuning.own_images(
-                X,
-                y,
-                backbone,
-                groups=groups,
-                eval_set=eval_set,
-                sample_weight=sample_weight,
-                class_names=self.class_names,
-                template=self.template,
-                progress=progress,
-            )
-        elif all(given is None for given in (y, self.class_names, sample_weight, groups, eval_set)):
-            training = tuning.own_dataset(
-                X,
-                backbone,
-                self.template,
-                seed,
-                progress,
-                usual_shares(kind, config, few=bool(self.shots)),
-                self.hierarchy,
-            )
+        own = {
+            "groups": groups,
+            "eval_set": eval_set,
+            "sample_weight": sample_weight,
+            "class_names": self.class_names,
+        }
+        as_dataset = isinstance(X, PATHS)
+        if not as_dataset:
+            training = tuning.own_images(X, y, backbone, template=self.template, progress=progress, **own)
+        elif y is None and all(given is None for given in own.values()):
+            shares = usual_shares(kind, config, few=bool(self.shots))
+            nested = self.hierarchy == tuning.NESTED
+            whole = open_dataset(X, template=self.template, seed=seed, held_out=shares, nested=nested)
+            whole = whole.single_label()
+            if whole.skipped:
+                warnings.warn(f"{X}: {whole.describe_skipped()}", stacklevel=2)
+            features = FeatureCache(backbone, progress=progress)
+            training = tuning.Training(whole, features, np.array(whole.classes))
         else:
-            raise InputError(
-                f"{X}: a dataset has its own labels, names and validation images: leave y, class_names, "
-                "sample_weight, groups and eval_set out"
-            )
+            raise InputError(f"{X}: a dataset has its own labels and names: leave y, {', '.join(own)} out")
         dataset, bank, labels, weights, others = training
         if dataset.descriptions and getattr(config, "descriptions", None) == ():
             config = replace(config, descriptions=dataset.descriptions)  # type: ignore[call-arg]
@@ -195,10 +191,10 @@ class PromptClassifier(Estimator):
             model, dataset, bank, figures=eval_set is not None, temperature=bool(self.calibrate)
         )
         if figures := model.info.metrics:
-            told = {f"validation_{name}": figures[name] for name in ("accuracy", "nll", "ece")}
-            log({"step": history[-1]["step"] if history else 0, **told})
+            shown = {f"validation_{name}": figures[name] for name in ("accuracy", "nll", "ece")}
+            log({"step": history[-1]["step"] if history else 0, **shown})
         self.__dict__.pop("n_features_in_", None)  # of an earlier fit
-        if not isinstance(X, PATHS) and as_pictures(X) is None:
+        if not as_dataset and as_pictures(X) is None:
             self.n_features_in_ = backbone.embed_dim
         self.history_ = history
         return self._take(model, labels)

@@ -4,7 +4,6 @@ An image counts with its `sample_weight` times the weight of its class.
 """
 
 # ruff: noqa: N803 - X is scikit-learn's name
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,11 +32,9 @@ from pbprompt.learners.method import MethodConfig, make_config
 from pbprompt.model.hierarchy import checked_hierarchy, levels
 from pbprompt.model.learn import Bank
 from pbprompt.registry import find_method
-from pbprompt.vision.features.cache import FeatureCache, Features
-from pbprompt.vision.images.build_dataset import Shares
+from pbprompt.vision.features.cache import Features
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE, Dataset, Item
 from pbprompt.vision.images.names import described
-from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 from pbprompt.vision.towers.loading.load import load_backbone
 
@@ -66,23 +63,6 @@ class Training(NamedTuple):
     labels: NDArray[Any]  # of the classes, in their order
     weights: dict[str, float] | None = None  # of images, by their items' paths
     unlabelled: Float[Tensor, "m d"] | None = None  # features of images whose label is None
-
-
-def own_dataset(
-    X: Any,
-    backbone: Backbone,
-    template: str | None,
-    seed: int,
-    progress: bool,
-    held_out: Shares,
-    hierarchy: Hierarchy = None,
-) -> Training:
-    """A folder, table or benchmark, as `pbprompt fit` takes it."""
-    nested = hierarchy == NESTED
-    dataset = open_dataset(X, template=template, seed=seed, held_out=held_out, nested=nested).single_label()
-    if dataset.skipped:
-        warnings.warn(f"{X}: {dataset.describe_skipped()}", stacklevel=3)  # where `fit` was called
-    return Training(dataset, FeatureCache(backbone, progress=progress), np.array(dataset.classes))
 
 
 def hierarchy_of(dataset: Dataset, labels: Sequence[Any], given: Hierarchy) -> dict[str, str]:
@@ -117,16 +97,19 @@ def own_images(
     if template is not None and template.count("{}") != 1:
         raise InputError(f"template {template!r}: write it with one {{}} where the class name goes")
     images, unlabelled = encode_inputs(X, backbone, progress=progress), None
-    series = None if groups is None else read_groups(groups, len(images.global_))
-    if (bare := unlabelled_rows(y)).any():
+    count = len(images.global_)
+    series = None if groups is None else read_groups(groups, count)
+    weights = read_sample_weight(sample_weight, count)
+    bare = unlabelled_rows(y)
+    if len(bare) == count and bare.any():
         unlabelled = images.global_[bare]
         images = Encoded(*(part[~bare] for part in images))
         y = [label for label, left in zip(y, bare, strict=True) if not left]
-        series = None if series is None else series[~np.asarray(bare)]
+        series = None if series is None else series[~bare]
+        weights = None if weights is None else weights[~bare]
     if not images.global_.any():
         raise InputError("X holds nothing but zeros: give the images' features")
     given = read_labels(y, len(images.global_))
-    weights = read_sample_weight(sample_weight, len(given))
     rows = np.arange(len(given)) if weights is None else np.flatnonzero(weights)
     labels = np.unique(read_labels(given[rows], len(rows)))
     train = _items(0, given, labels, rows)

@@ -76,7 +76,7 @@ def _sizes() -> "Backbone":
     """Of the sizes at which the paper counts parameters; its weights are all one zero in memory."""
     import torch
 
-    from pbprompt.research.report.cost import VIT_B16
+    from pbprompt.research.costs import VIT_B16
     from pbprompt.vision.towers.backbone import Backbone
 
     towers = Backbone(VIT_B16)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pbprompt.executors import Executor
-    from pbprompt.research.dry_run import Cost
+    from pbprompt.research.costs import Cost
     from pbprompt.research.pictures import PictureRecipe
     from pbprompt.research.recipes import Recipe
     from pbprompt.research.runs import RunStore
@@ -169,7 +169,7 @@ def _list_recipes() -> None:
 def _print_costs(recipes: "Sequence[Recipe]", options: ReproduceOptions) -> None:
     """What tables cost on this machine, by a few steps of each row: a line for every table or, of those that
     are named, for every row. Equal rows are timed once; the steps are exact."""
-    from pbprompt.research.dry_run import CLASSES, SPREAD_AT, DryRun
+    from pbprompt.research.costs import CLASSES, SPREAD_AT, DryRun
 
     def line(label: str, costs: "Sequence[Cost]") -> tuple[str, str, str, float]:
         runs, steps = sum(cost.runs for cost in costs), sum(cost.steps for cost in costs)
@@ -222,7 +222,7 @@ def _print_rows(head: "Sequence[str]", rows: "Sequence[Sequence[str]]", options:
 
 def _print_computation(options: ReproduceOptions) -> None:
     """The paper's table of computation cost, measured here."""
-    from pbprompt.research.report.cost import computation_cost
+    from pbprompt.research.costs import computation_cost
 
     rows = []
     for one in computation_cost(device=options.device):

@@ -4,8 +4,9 @@ As a table a comparison has every figure of quality.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -96,30 +97,65 @@ def _recipe_label(record: RunRecord, recipes: Sequence[Recipe]) -> str:
 
 
 class Measure(NamedTuple):
-    """A figure of a run: where it is, how it is printed, and whether more of it is better (None: neither)."""
+    """A figure of a test ("": of the run), how it is printed, and whether more is better (None: neither)."""
 
     heading: str
-    value: Callable[[RunRecord], float | None]
+    test: str
+    metric: str = "accuracy"
     scale: int = 100
     digits: int = 2
     higher: bool | None = True
-    of_means: Callable[[Sequence[RunRecord]], float] | None = None  # not the mean of the runs' own
 
     @property
     def title(self) -> str:
         arrow = {True: "\N{NO-BREAK SPACE}↑", False: "\N{NO-BREAK SPACE}↓", None: ""}[self.higher]
         return self.heading + arrow
 
+    def _of(self, run: RunRecord) -> float | None:
+        return run.figure(self.test, self.metric) if self.test else getattr(run, self.metric)
+
     def cells(self, lines: Iterable[Sequence[RunRecord]]) -> list[Cell]:
-        """One per line, the best of them marked."""
+        """One per line, the best of them marked; H is that of the mean accuracies."""
         cells = []
         for runs in lines:
-            found = [self.scale * value for run in runs if (value := self.value(run)) is not None]
-            mean = fmean(found) if found else float("nan")
-            if found and self.of_means:
-                mean = self.scale * self.of_means(runs)
+            found = [self.scale * value for run in runs if (value := self._of(run)) is not None]
+            mean = fmean(found) if found else nan
+            if found and self.test == "H":
+                halves = (fmean(run.accuracy(half) for run in runs) for half in ("base", "new"))
+                mean = self.scale * harmonic_mean(*halves)
             cells.append(Cell(mean, deviation(found), len(found), self.digits))
         return cells if self.higher is None else ranked(cells, self.higher)
+
+
+BASE_TO_NEW = (
+    Measure("Base %", "base"),
+    Measure("New %", "new"),
+    Measure("H %", "H"),
+    Measure("Joint %", "joint"),
+    Measure("ECE base %", "base", "ece", higher=False),
+    Measure("ECE new %", "new", "ece", higher=False),
+    Measure("New by entropy, AUROC %", "joint", "auroc_entropy"),
+    Measure("by mutual information %", "joint", "auroc_mutual_information"),
+)
+SECONDS = Measure("Seconds per run", "", "seconds", scale=1, digits=1, higher=None)
+
+
+def _columns(config: RunConfig) -> Sequence[Measure]:
+    own = config.dataset
+    if config.task == "base-to-new":
+        return (*BASE_TO_NEW, SECONDS)
+    if config.targets:
+        tests = [Measure(f"{name} %", name) for name in (own, *config.targets)]
+        return (*tests, Measure("Mean of targets %", "", "score"), SECONDS)
+    return (
+        Measure("Accuracy %", own),
+        Measure("Macro-F1 %", own, "macro_f1"),
+        Measure("NLL", own, "nll", scale=1, digits=3, higher=False),
+        Measure("Brier", own, "brier", scale=1, digits=3, higher=False),
+        Measure("ECE %", own, "ece", higher=False),
+        Measure("AURC %", own, "aurc", higher=False),
+        SECONDS,
+    )
 
 
 def comparison_table(comparison: Comparison) -> dict[str, Any]:
@@ -140,44 +176,6 @@ def comparison_table(comparison: Comparison) -> dict[str, Any]:
         "unequal": len({epochs for rows in bodies.values() for _, _, epochs, *_ in rows}) > 1,
         "outdated": comparison.outdated,
     }
-
-
-def _columns(config: RunConfig) -> list[Measure]:
-    def of(test: str, metric: str) -> Callable[[RunRecord], float | None]:
-        return lambda record: record.figure(test, metric)
-
-    time = Measure("Seconds per run", lambda record: record.seconds, scale=1, digits=1, higher=None)
-    if config.task == "base-to-new":
-        return [
-            Measure("Base %", of("base", "accuracy")),
-            Measure("New %", of("new", "accuracy")),
-            Measure("H %", of("H", "accuracy"), of_means=_harmonic),
-            Measure("Joint %", of("joint", "accuracy")),
-            Measure("ECE base %", of("base", "ece"), higher=False),
-            Measure("ECE new %", of("new", "ece"), higher=False),
-            Measure("New by entropy, AUROC %", of("joint", "auroc_entropy")),
-            Measure("by mutual information %", of("joint", "auroc_mutual_information")),
-            time,
-        ]
-    if config.targets:
-        tests = [Measure(f"{name} %", of(name, "accuracy")) for name in (config.dataset, *config.targets)]
-        return [*tests, Measure("Mean of targets %", lambda record: record.score), time]
-    test = config.dataset
-    return [
-        Measure("Accuracy %", of(test, "accuracy")),
-        Measure("Macro-F1 %", of(test, "macro_f1")),
-        Measure("NLL", of(test, "nll"), scale=1, digits=3, higher=False),
-        Measure("Brier", of(test, "brier"), scale=1, digits=3, higher=False),
-        Measure("ECE %", of(test, "ece"), higher=False),
-        Measure("AURC %", of(test, "aurc"), higher=False),
-        time,
-    ]
-
-
-def _harmonic(runs: Sequence[RunRecord]) -> float:
-    """H of the mean accuracies."""
-    base, new = (fmean(run.accuracy(half) for run in runs) for half in ("base", "new"))
-    return harmonic_mean(base, new)
 
 
 def _epochs(run: RunRecord) -> str:

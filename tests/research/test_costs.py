@@ -3,8 +3,8 @@
 import pytest
 
 from pbprompt.errors import InputError
-from pbprompt.research import dry_run
-from pbprompt.research.dry_run import DryRun, Rate
+from pbprompt.research import costs
+from pbprompt.research.costs import DryRun, Rate
 from pbprompt.research.recipes import MethodRow, Recipe, load_recipe
 from pbprompt.vision.images.sources import open_dataset
 
@@ -27,7 +27,7 @@ def recipe(**changes):
 def timed(monkeypatch):
     """Steps that take 10 ms and 1 ms for each class, images 0.1 s."""
     monkeypatch.setattr(DryRun, "_timed", lambda self, run: Rate(0.01, 0.001, 0.05))
-    monkeypatch.setattr(dry_run, "_seconds_an_image", lambda *towers: 0.1)
+    monkeypatch.setattr(costs, "_seconds_an_image", lambda *towers: 0.1)
 
 
 def test_runs_steps_and_hours(timed):
@@ -74,12 +74,12 @@ def test_steps_are_really_timed():
 
 def clock_of(monkeypatch, *pairs):
     """The seconds that pairs of steps take, from the fourth pair on as the third."""
-    monkeypatch.setattr(dry_run, "_seconds", lambda work, device: [call() for call in work] and list(pairs))
+    monkeypatch.setattr(costs, "_seconds", lambda work, device: [call() for call in work] and list(pairs))
 
 
 def test_a_rate_is_the_median_of_pairs_with_its_spread(monkeypatch):
     clock_of(monkeypatch, (0.012, 0.020), (0.012, 0.028), (0.5, 0.508))  # 1, 2 and 1 ms a class
-    few, more = dry_run.CLASSES
+    few, more = costs.CLASSES
     assert (few, more) == (2, 10)
     rate = DryRun("lite").rate(recipe().expand()[0][1])
     assert rate.per_class == pytest.approx(0.001) and rate.fixed == pytest.approx(0.012 - 2 * 0.001)
@@ -100,17 +100,29 @@ def test_rows_that_differ_by_the_size_of_a_number_share_their_rate(monkeypatch):
     weights = [
         MethodRow(f"η = {eta}", "pbprompt", overrides=(f"ct_weight={eta}",)) for eta in (0, 0.1, 1, 10)
     ]
-    costs = DryRun("lite").cost(recipe(rows=tuple(weights)))
-    assert len({cost.hours for cost in costs}) == 1 and len(timed) == 2  # without a transport, and with one
+    rows = DryRun("lite").cost(recipe(rows=tuple(weights)))
+    assert len({cost.hours for cost in rows}) == 1 and len(timed) == 2  # without a transport, and with one
 
 
 def test_calls_are_timed_in_turn_behind_a_warm_up():
     order = []
-    times = dry_run._seconds([lambda: order.append("few"), lambda: order.append("more")], "cpu")
-    assert len(times) == dry_run.PAIRS[1]  # they take no time
+    times = costs._seconds([lambda: order.append("few"), lambda: order.append("more")], "cpu")
+    assert len(times) == costs.PAIRS[1]  # they take no time
     assert order == ["few", "more"] * (len(times) + 1)
 
 
 def test_unknown_towers_are_refused():
     with pytest.raises(InputError, match="not laid out here"):
         DryRun("hf-hub:a/b").cost(recipe())
+
+
+def test_the_costs_stand_beside_the_papers(tiny_vit, monkeypatch):
+    monkeypatch.setattr(costs, "random_backbone", lambda config: tiny_vit)
+    monkeypatch.setattr(costs, "PAPER_CLASSES", 3)
+    monkeypatch.setattr(costs, "IMAGES", {"cpu": 2})
+    rows = costs.computation_cost()
+    assert [row.method for row in rows] == list(costs.ROWS)
+    assert [row.published_parameters for row in rows] == [2048, 35360, 8192, 1577984]
+    assert [row.published_images_per_second for row in rows] == [645, 37, 583, 541]
+    assert all(row.images_per_second > 0 for row in rows)
+    assert rows[0].parameters == 4 * tiny_vit.text_width
