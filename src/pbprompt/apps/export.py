@@ -93,8 +93,8 @@ class ImageClassifier(nn.Module):
         pixels = (image.permute(0, 3, 1, 2).float() / 255 - self.pixel_mean) / self.pixel_std
         encoded = Encoded(*(part.float() for part in self.visual(pixels.to(self.tower_dtype))))
         logits = self.method.sample_logits(encoded, self.bank)
-        said = Predictive.of_logits(logits).tempered(self.temperature)
-        return said.probabilities, said.entropy, said.mutual_information
+        found = Predictive.of_logits(logits).tempered(self.temperature)
+        return found.probabilities, found.entropy, found.mutual_information
 
 
 @torch.no_grad()

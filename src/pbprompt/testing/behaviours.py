@@ -179,24 +179,24 @@ def keeps_classes_as_they_are(kind: Kind, settings: Settings) -> None:
     found = as_tuned(method, to_train_on(method, images))
     seen = Encoded(found.global_, found.patches.to(found.global_))
 
-    def between(classes: tuple[str, ...], asked: tuple[str, ...]) -> Float[Tensor, "s n c"]:
-        """Logits of the asked classes above the first of them, under each draw."""
+    def between(classes: tuple[str, ...], some: tuple[str, ...]) -> Float[Tensor, "s n c"]:
+        """Logits of some classes above the first of them, under each draw."""
         method.prepare(classes, "a {}.")
         with torch.no_grad():
             bank = predictive(method, 3, seed=5).bank
-            logits = method.sample_logits(seen, bank)[..., [classes.index(name) for name in asked]]
+            logits = method.sample_logits(seen, bank)[..., [classes.index(name) for name in some]]
         return logits - logits[..., :1]
 
     before = between(NAMES, NAMES)
     others = [NAMES[::-1], NAMES[:2], *([(NEW[0], *NAMES)] if method.takes_new_names else [])]
     for classes in others:
-        asked = tuple(name for name in NAMES if name in classes)
+        some = tuple(name for name in NAMES if name in classes)
         try:
-            after = between(classes, asked)
+            after = between(classes, some)
         except InputError:
             demand(not method.takes_new_names, f"it refuses {', '.join(classes)}")
             continue
-        apart = _farthest(before[..., : len(asked)], after)
+        apart = _farthest(before[..., : len(some)], after)
         demand(apart < NEAR, f"for {', '.join(classes)}, logits are {apart:.2g} apart")
 
 
@@ -229,8 +229,7 @@ def does_without_text_or_refuses(kind: Kind, settings: Settings) -> None:
         return
     method = fitted(kind, settings, backbone)
     demand(not method.takes_new_names, "`takes_new_names` is true, though no name can be read")
-    said = probabilities(method, images)
-    own = said.gather(1, images.labels.unsqueeze(1)).mean()
+    own = probabilities(method, images).gather(1, images.labels.unsqueeze(1)).mean()
     demand(bool(own > 1 / len(NAMES)), f"its training images' own classes have {own:.1%} on the average")
 
 
@@ -256,11 +255,11 @@ def keeps_classes_of_one_name_apart(kind: Kind, settings: Settings) -> None:
     images = random_images(backbone)
     fresh = prepared(kind, settings, backbone, twins)
     by_name = fresh.takes_new_names and not issubclass(kind, Memory)
-    said = probabilities(fitted(kind, settings, backbone, twins, images, 3 if by_name else APART), images)
+    found = probabilities(fitted(kind, settings, backbone, twins, images, 3 if by_name else APART), images)
     if by_name:
         return
     for label, twin in ((0, 2), (2, 0)):
-        own = said[images.labels == label].mean(0)
+        own = found[images.labels == label].mean(0)
         demand(bool(own[label] > own[twin]), f"images of class {label} are not told from those of {twin}")
 
 
@@ -294,10 +293,10 @@ def is_multi_label_where_it_says_so(kind: Kind, settings: Settings) -> None:
         return
     has = torch.nn.functional.one_hot(images.labels, len(NAMES)).float()
     has[images.labels == 0, 1] = 1
-    seen = images.images
-    said = method.label_head(seen, has).probabilities(unit(images.global_))
-    demand(said.shape == has.shape, f"probabilities are of shape {tuple(said.shape)}, not {tuple(has.shape)}")
-    apart = float(said[has > 0].mean() - said[has == 0].mean())
+    found = method.label_head(images.images, has).probabilities(unit(images.global_))
+    shapes = f"probabilities are of shape {tuple(found.shape)}, not {tuple(has.shape)}"
+    demand(found.shape == has.shape, shapes)
+    apart = float(found[has > 0].mean() - found[has == 0].mean())
     demand(apart > 0, f"labels that are there have {-apart:.1%} less than those that are not")
 
 

@@ -181,11 +181,11 @@ def train_recorded(method: Method, images: Features, epochs: int, steps: int | N
 def probabilities(method: Method, images: Features, samples: int = 20) -> Float[Tensor, "n c"]:
     """Probabilities of images, which are some for every class."""
     seen = as_tuned(method, to_train_on(method, images))
-    said = predict_features(predictive(method, samples, seed=5), seen).probabilities
+    found = predict_features(predictive(method, samples, seed=5), seen).probabilities
     wanted = (len(images), len(method.classes))
-    demand(said.shape == wanted, f"probabilities are of shape {tuple(said.shape)}, not {wanted}")
-    demand(bool(((said.sum(-1) - 1).abs() < 1e-5).all()), "the probabilities of an image do not sum to 1")
-    return said
+    demand(found.shape == wanted, f"probabilities are of shape {tuple(found.shape)}, not {wanted}")
+    demand(bool(((found.sum(-1) - 1).abs() < 1e-5).all()), "the probabilities of an image do not sum to 1")
+    return found
 
 
 def demand(holds: bool, otherwise: str) -> None:

@@ -76,8 +76,8 @@ def _label_studio(images: Sequence[Predicted], classes: Sequence[str], several: 
     for _, path, labels in images:
         chosen = {"from_name": "choice", "to_name": "image", "type": "choices"}
         result = [chosen | {"value": {"choices": [*labels]}}] if labels else []
-        said = {"score": min(labels.values(), default=None), "result": result}
-        tasks.append({"data": {"image": LOCAL_FILES + quote(path)}, "predictions": [said]})
+        prediction = {"score": min(labels.values(), default=None), "result": result}
+        tasks.append({"data": {"image": LOCAL_FILES + quote(path)}, "predictions": [prediction]})
     return _json(tasks)
 
 
@@ -90,13 +90,13 @@ def labelling_config(classes: Iterable[str], several: bool) -> str:
 
 
 def _fiftyone(images: Sequence[Predicted], classes: Sequence[str], several: bool) -> str:
-    told: dict[str, Any] = {}
+    labels_of: dict[str, Any] = {}
     for _, path, labels in images:
-        if (name := without_suffix(path)) in told:
+        if (name := without_suffix(path)) in labels_of:
             raise InputError(f"{path}: another image has this name without its suffix: rename one")
         each = [{"label": label, "confidence": score} for label, score in labels.items()]
-        told[name] = each if several else each[0]
-    return _json({"classes": classes, "labels": told})
+        labels_of[name] = each if several else each[0]
+    return _json({"classes": classes, "labels": labels_of})
 
 
 def _coco(images: Sequence[Predicted], classes: Sequence[str], several: bool) -> str:

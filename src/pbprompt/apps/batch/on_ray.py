@@ -114,7 +114,7 @@ class Actor:
     """Holds the model, and answers a unit at a time."""
 
     def __init__(self, load: Load, suffix: str, features: bool) -> None:
-        backbone, self.say = load()
+        backbone, self.answer_with = load()
         on_cpu = backbone.device.type == "cpu"
         decoder = Decoder(1, processes=True) if on_cpu else decoder_for(backbone)
         self.encoder = streamed(backbone, decoder)
@@ -125,7 +125,7 @@ class Actor:
 
         for row in batch["todo"]:
             todo = [pickle.loads(row)]
-            for part in make_parts(self.say, todo, self.encoder, self.suffix, features=self.features):
+            for part in make_parts(self.answer_with, todo, self.encoder, self.suffix, features=self.features):
                 yield {
                     name: np.array([value], dtype=object) if isinstance(value, bytes) else [value]
                     for name, value in part._asdict().items()

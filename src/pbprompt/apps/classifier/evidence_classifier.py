@@ -68,7 +68,7 @@ class EvidenceClassifier(Estimator):
     _shown: Shown  # of all models' features, side by side
     _pool: Tensor  # the same of rows without a label
     _fitted: FittedEvidence
-    _judged: tuple[NDArray[Any], NDArray[Any]] | None  # of examples held out: highest probability, true one's
+    _held_out: tuple[NDArray[Any], NDArray[Any]] | None  # probabilities: highest, true one's
 
     def __init__(self, text_features: Any = None, logit_scale: float | Sequence[float] = 100.0) -> None:
         self.text_features = text_features
@@ -98,8 +98,7 @@ class EvidenceClassifier(Estimator):
     def predict_proba(self, Z: Any) -> NDArray[np.float64]:
         """Probabilities [n, c], a column for each of `classes_`."""
         self._check_is_fitted()
-        said = self._fitted.predict(self._encoded(Z)).probabilities
-        return cast(NDArray[np.float64], said.numpy())
+        return cast(NDArray[np.float64], self._fitted.predict(self._encoded(Z)).probabilities.numpy())
 
     def familiarity(self, Z: Any) -> NDArray[np.float64] | None:
         """Of each row the share of examples that look no more familiar, held out: low is like none of them.
@@ -118,11 +117,11 @@ class EvidenceClassifier(Estimator):
         """
         if not (isinstance(coverage, Real) and 0 < coverage < 1):
             raise InputError(f"coverage is {coverage!r}: give a share between 0 and 1, such as 0.9")
-        said = self.predict_proba(Z)
-        if self._judged is None:
-            return np.ones_like(said, dtype=bool)
-        quantile = by_difficulty(*self._judged, float(coverage))
-        return 1 - said <= quantile(said.max(1))[:, None] + 1e-12
+        probabilities = self.predict_proba(Z)
+        if self._held_out is None:
+            return np.ones_like(probabilities, dtype=bool)
+        quantile = by_difficulty(*self._held_out, float(coverage))
+        return 1 - probabilities <= quantile(probabilities.max(1))[:, None] + 1e-12
 
     def save(self, path: str | Path) -> None:
         """One file of safetensors: sums, the examples that are kept, and texts; `load` reads it."""
@@ -270,15 +269,16 @@ class EvidenceClassifier(Estimator):
         first = not hasattr(self, "_shown")
         shown = Shown.nothing(x.shape[1]) if first else self._shown
         often, few = torch.from_numpy(weights[counted]), x[counted]
-        of = None if series is None else torch.from_numpy(series[counted])
-        self._shown = shown.with_more(few, own, self.classes_.tolist(), often, of)
+        own_series = None if series is None else torch.from_numpy(series[counted])
+        self._shown = shown.with_more(few, own, self.classes_.tolist(), often, own_series)
         self._pool = x[~labelled] if first else torch.cat([self._pool, x[~labelled]])
         self._refit()
         if first:
-            said = self._fitted.held_out_answers()
-            said[~self._fitted.held_out.several] = torch.nan
+            held_out = self._fitted.held_out_answers()
+            held_out[~self._fitted.held_out.several] = torch.nan
             self.left_out_ = np.full((len(x), len(self.classes_)), np.nan)
-            self.left_out_[np.flatnonzero(counted)[kept_rows(few, own)[self._shown.judged]]] = said.numpy()
+            rows = np.flatnonzero(counted)[kept_rows(few, own)[self._shown.judged]]
+            self.left_out_[rows] = held_out.numpy()
         return self
 
     def _labels(self, y: Any, rows: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -308,13 +308,13 @@ class EvidenceClassifier(Estimator):
         views = enumerate(self._fitted.posterior.views)
         names = [f"{at}/{name}" if at else name for at, view in views for name in view.experts]
         self.weights_ = dict(zip(names, self._fitted.posterior.weights.best.tolist(), strict=True))
-        self._judged = None
+        self._held_out = None
         if (found := self._fitted.left_out()) is not None:
-            said, own = (part.numpy() for part in found)
+            probabilities, own = (part.numpy() for part in found)
             series = self._fitted.series_left_out()
             one = np.random.default_rng(0).permutation(len(own))  # of each series
             one = one if series is None else one[np.unique(series.numpy()[one], return_index=True)[1]]
-            self._judged = said[one].max(1), said[one, own[one]]
+            self._held_out = probabilities[one].max(1), probabilities[one, own[one]]
 
 
 def _rows(

@@ -68,8 +68,8 @@ class Training(NamedTuple):
 def hierarchy_of(dataset: Dataset, labels: Sequence[Any], given: Hierarchy) -> dict[str, str]:
     """What each class and group belongs to, of labels and groups as they are given, or as the data says."""
     if given is None or given == NESTED:
-        told = levels(dataset.hierarchy, dataset.classes)
-        return checked_hierarchy(dict(dataset.hierarchy), dataset.classes, dataset.name) if told else {}
+        there = levels(dataset.hierarchy, dataset.classes)
+        return checked_hierarchy(dict(dataset.hierarchy), dataset.classes, dataset.name) if there else {}
     if isinstance(given, str):
         raise InputError(f"hierarchy is {given!r}: give {{label: group}}, or {NESTED!r} with a folder")
     names = dict(zip(labels, dataset.classes, strict=True))
@@ -192,8 +192,8 @@ def method_config(method: str, preset: str, variant: str, settings: Mapping[str,
         key: value.item() if isinstance(value, np.generic) else value  # as the grid of a search may have it
         for key, value in (settings or {}).items()
     }
-    if isinstance(told := chosen.get("descriptions"), Mapping):
-        chosen["descriptions"] = described(list(told), told, "descriptions")
+    if isinstance(texts := chosen.get("descriptions"), Mapping):
+        chosen["descriptions"] = described(list(texts), texts, "descriptions")
     return from_dict(kind.Config, to_dict(make_config(kind, preset, variant)) | chosen)
 
 

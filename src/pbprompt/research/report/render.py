@@ -162,16 +162,16 @@ def _grids(table: Table, style: Style) -> Iterator[tuple[list[str], list[list[st
 
 def cell_text(cell: Cell, style: Style, usual_seeds: int) -> str:
     """How many seeds it rests on is said where they are not the usual number."""
-    ours, beside = NOTHING, ""
+    ours, more = NOTHING, ""
     if cell.measured:
         spread = "" if cell.std is None else f" ± {cell.std:.{cell.digits}f}"
         ours = f"{cell.mean:.{cell.digits}f}{spread}"
         if cell.seeds != usual_seeds:
-            beside += f" ({cell.seeds} {'seed' if cell.seeds == 1 else 'seeds'})"
+            more += f" ({cell.seeds} {'seed' if cell.seeds == 1 else 'seeds'})"
     if cell.published is not None:
         printed = f"{cell.published.value:.2f}" + "†" * bool(cell.published.misprint)
-        beside += f" [{printed}]" if cell.difference is None else f" [{printed}, {_signed(cell.difference)}]"
-    return style.ranked(ours, cell.rank) + style.plain(beside)
+        more += f" [{printed}]" if cell.difference is None else f" [{printed}, {_signed(cell.difference)}]"
+    return style.ranked(ours, cell.rank) + style.plain(more)
 
 
 def _lead(lead: PairedDifference | None, style: Style) -> str:
