@@ -1,4 +1,4 @@
-"""scikit-learn's own checks, its searches and pipelines, life without it, and what a notebook shows.
+"""scikit-learn's own checks, its searches and pipelines, and life without it.
 
 The checks fit on tables of 1 to 20 columns, while features of a backbone have one width. `AnyWidth` lays such
 tables into the first columns of the joint space; all else is `PromptClassifier`'s own: every check applies.
@@ -195,24 +195,3 @@ def test_without_scikit_learn(table, tmp_path):
     x, _ = table
     np.save(tmp_path / "x.npy", x[[0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]])
     subprocess.run([sys.executable, "-c", WITHOUT, tmp_path / "x.npy"], check=True)
-
-
-@pytest.fixture(scope="module")
-def two_classes(tiny_vit):
-    x = np.random.default_rng(0).normal(size=(6, tiny_vit.embed_dim)).astype(np.float32)
-    return x, np.array(["cat", "<dog>"] * 3)
-
-
-def test_a_notebook_shows_what_was_chosen_and_that_it_is_not_fitted():
-    shown = PromptClassifier("coop", settings={"epochs": 2})._repr_html_()
-    assert "coop" in shown and "{&#39;epochs&#39;: 2}" in shown and "not fitted" in shown
-    assert "template" not in shown
-
-
-def test_a_notebook_shows_a_fitted_one(tiny_vit, two_classes):
-    classifier = PromptClassifier(backbone=tiny_vit).fit(*two_classes, eval_set=two_classes)
-    shown = classifier._repr_html_()
-    assert "2: &lt;dog&gt;, cat" in shown and "<dog>" not in shown
-    assert "val images" in shown and classifier.calibration_.rests_on in shown
-    bundle = classifier._repr_mimebundle_(include=None, exclude=None)
-    assert bundle == {"text/plain": repr(classifier), "text/html": shown}

@@ -1,23 +1,19 @@
 """scikit-learn's contract for an estimator, by its own classes where it is installed.
 
 Without it a classifier fits, predicts and is saved all the same; what only scikit-learn's tools ask for
-(`get_params`, `set_params`, tags) is not there. And what a notebook shows of one: a table.
+(`get_params`, `set_params`, tags) is not there.
 """
 
 # ruff: noqa: N803 - X is scikit-learn's name
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from markupsafe import Markup
 from numpy.typing import NDArray
 
 from pbprompt.errors import InputError
-from pbprompt.model.tuned import TunedModel
 
 SETTING = "settings__"
-SHOWN = 12  # class names
-ROW = Markup('<tr><th style="text-align:left">{}</th><td style="text-align:left">{}</td></tr>')
 
 try:
     from sklearn.base import BaseEstimator as PlainEstimator
@@ -56,7 +52,7 @@ except ImportError:
             """Both kinds of error, as scikit-learn's is, so that `hasattr` says no before `fit`."""
 
 
-__all__ = ["DataConversionWarning", "Estimator", "summary_html"]
+__all__ = ["DataConversionWarning", "Estimator"]
 
 
 class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -102,26 +98,3 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise NotFittedError(
                 f"This {name} instance is not fitted yet: call fit, or load one with {self._loader}"
             )
-
-
-def summary_html(
-    parameters: Mapping[str, Any], model: TunedModel | None = None, labels: Sequence[Any] = ()
-) -> str:
-    """The parameters that were chosen and, of a fitted one, its classes and what its doubt rests on."""
-    rows = {name: repr(value) for name, value in parameters.items()}
-    if model is None:
-        rows["state"] = "not fitted"
-    else:
-        names = ", ".join(map(str, labels[:SHOWN]))
-        more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
-        rows["classes"] = f"{len(labels)}: {names}{more}"
-        rows["backbone"] = model.info.backbone["name"]
-        if metrics := model.info.metrics:
-            rows[f"{metrics['split']} images"] = (
-                f"{metrics['images']}: accuracy {metrics['accuracy']:.1%}, NLL {metrics['nll']:.3f}"
-            )
-        rows["calibration"] = model.calibration.rests_on if model.calibration else "none"
-        if model.info.temperature != 1:
-            rows["temperature"] = f"{model.info.temperature:.3f}"
-    cells = Markup().join(ROW.format(name, text) for name, text in rows.items())
-    return Markup("<table><caption>PromptClassifier</caption>{}</table>").format(cells)

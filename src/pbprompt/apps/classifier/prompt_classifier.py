@@ -1,7 +1,6 @@
 """`PromptClassifier`: tune, predict, look into, keep and share a classifier, with scikit-learn's verbs."""
 
 # ruff: noqa: N803 - X is scikit-learn's name
-import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from pbprompt.apps.classifier import saved, tuning
-from pbprompt.apps.classifier.estimator import Estimator, summary_html
+from pbprompt.apps.classifier.estimator import Estimator
 from pbprompt.apps.classifier.inputs import (
     PATHS,
     ClassNames,
@@ -154,7 +153,10 @@ class PromptClassifier(Estimator):
             features = FeatureCache(backbone, progress=progress)
             training = tuning.Training(whole, features, np.array(whole.classes))
         else:
-            raise InputError(f"{X}: a dataset has its own labels and names: leave y, {', '.join(own)} out")
+            raise InputError(
+                f"{X}: a dataset has its own labels and images: leave y, class_names, sample_weight, groups "
+                "and eval_set out"
+            )
         dataset, bank, labels, weights, others = training
         if dataset.descriptions and getattr(config, "descriptions", None) == ():
             config = replace(config, descriptions=dataset.descriptions)  # type: ignore[call-arg]
@@ -430,18 +432,6 @@ class PromptClassifier(Estimator):
         with TemporaryDirectory() as folder:
             saved.write_folder(Path(folder), self.model_, self._labels, name, self.class_weight)
             return saved.upload(folder, repo_id, private=private, token=token, message=message)
-
-    def _repr_html_(self) -> str:
-        """What notebooks show."""
-        usual = inspect.signature(type(self)).parameters
-        given = {name: getattr(self, name) for name in usual}
-        chosen = {name: value for name, value in given.items() if value is not usual[name].default}
-        fitted = (self._model, self.classes_.tolist()) if self.__sklearn_is_fitted__() else ()
-        return summary_html({"method": self.method} | chosen, *fitted)
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        """Ours in place of scikit-learn's, which notebooks would take before `_repr_html_`."""
-        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def __getstate__(self) -> dict[str, Any]:
         """A pickle carries the model folder's files; the towers are loaded again."""

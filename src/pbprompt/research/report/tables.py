@@ -8,7 +8,7 @@ All figures are percentages. An average is the plain mean over datasets (for tra
 without the source). H is everywhere that of the printed means: of Base and of New, each over its seeds.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from operator import itemgetter
@@ -244,38 +244,29 @@ def title_of(dataset: str) -> str:
     return f"{known.title if known else name} {domain.replace('_', ' ')}".strip()
 
 
-def layout(recipe: Recipe) -> list[tuple[str, list[Column]]]:
+def layout(recipe: Recipe) -> Iterator[tuple[str, list[Column]]]:
     """(title, columns) of every section."""
     groups = _with_average(recipe, recipe.datasets)
+    own = [(title, tuple((dataset, dataset) for dataset in datasets)) for title, datasets in groups]
     if recipe.task == "few-shot" and len(recipe.shots) > 1:
-        return [
-            (
-                title,
-                [Column(shots_in_words(k), tuple((d, d) for d in datasets), k, title) for k in recipe.shots],
-            )
-            for title, datasets in groups
-        ]
-    sections = []
+        for title, places in own:
+            yield title, [Column(shots_in_words(shots), places, shots, title) for shots in recipe.shots]
+        return
     for shots in recipe.shots:
         words = shots_in_words(shots)
         if recipe.task == "few-shot":
-            columns = [Column(title, tuple((d, d) for d in some), shots, title) for title, some in groups]
-            sections.append((words, columns))
+            yield words, [Column(title, places, shots, title) for title, places in own]
         elif recipe.task == "base-to-new":
-            for title, some in groups:
-                columns = [
-                    Column(heading, tuple((d, key) for d in some), shots, title, heading)
-                    for key, heading in METRICS.items()
-                ]
-                sections.append((title if len(recipe.shots) == 1 else f"{title}, {words}", columns))
+            for title, datasets in groups:
+                tests = [(heading, tuple((d, key) for d in datasets)) for key, heading in METRICS.items()]
+                columns = [Column(heading, places, shots, title, heading) for heading, places in tests]
+                yield title if len(recipe.shots) == 1 else f"{title}, {words}", columns
         else:
             for source in recipe.datasets:
-                tests = [(title_of(source), [source]), *_with_average(recipe, recipe.targets)]
-                columns = [
-                    Column(title, tuple((source, t) for t in some), shots, title) for title, some in tests
-                ]
-                sections.append((f"tuned on {title_of(source)}, {words}", columns))
-    return sections
+                tested = [(title_of(source), [source]), *_with_average(recipe, recipe.targets)]
+                tests = [(title, tuple((source, target) for target in some)) for title, some in tested]
+                columns = [Column(title, places, shots, title) for title, places in tests]
+                yield f"tuned on {title_of(source)}, {words}", columns
 
 
 def _with_average(recipe: Recipe, datasets: Sequence[str]) -> list[tuple[str, list[str]]]:
