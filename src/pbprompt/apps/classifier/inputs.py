@@ -175,11 +175,11 @@ def as_image(picture: Any) -> Image.Image:
 def unlabelled_rows(y: Any, others: int = 2) -> NDArray[np.bool_]:
     """Where y has no label: None or, beside so many other whole numbers or more, scikit-learn's −1."""
     try:
-        given = [] if y is None or isinstance(y, str) else np.asarray(y).tolist()
+        given = [] if y is None or np.ndim(y) == 0 else np.asarray(y).tolist()
     except ValueError:  # lists of unlike lengths, which `read_labels` refuses
         given = []
-    numbers = [label for label in given if label is not None] if isinstance(given, list) else []
-    known = all(type(label) is int for label in numbers) and len({*numbers} - {-1}) >= others
+    numbers = {label for label in given if type(label) is int}
+    known = len(numbers - {-1}) >= others and all(type(label) is int or label is None for label in given)
     return np.array([label is None or (known and label == -1) for label in given], dtype=bool)
 
 
