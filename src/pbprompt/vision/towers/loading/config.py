@@ -168,25 +168,21 @@ def _read_hf(path: Path, family: Family) -> CheckpointConfig:
     return CheckpointConfig(
         activation=usual.activations[activations.pop()],
         sizes=_given(sizes),
-        images=read_preprocessor(path.parent, sizes.get("vision.image_size", IMAGE_SIZE), usual.images),
+        images=read_preprocessor(path.parent, sizes.get("vision.image_size", IMAGE_SIZE), usual.images)[1],
         vocabulary=kind,
     )
 
 
-def read_image_processor(folder: Path) -> tuple[Path, dict[str, Any] | None]:
-    """What a Hugging Face folder says of images, and in which file; None where it says nothing."""
+def read_preprocessor(folder: Path, side: Any, usual: Images) -> tuple[Any, Images]:
+    """What a Hugging Face folder says of images, the rest as `usual`; and their side, which is in this file
+    where the model's config does not say it."""
     path, newer = folder / HF_PREPROCESSOR, folder / HF_PROCESSOR
-    if path.is_file():
-        return path, read_json(path)
-    declared = read_json(newer).get("image_processor") if newer.is_file() else None
-    return (newer, declared) if isinstance(declared, dict) else (path, None)
-
-
-def read_preprocessor(folder: Path, side: Any, usual: Images) -> Images:
-    """What a Hugging Face folder says, for images of `side` pixels; the rest is as `usual`."""
-    path, declared = read_image_processor(folder)
-    if declared is None:
-        return usual
+    declared = read_json(path) if path.is_file() else None
+    if declared is None and newer.is_file():
+        path, declared = newer, read_json(newer).get("image_processor")
+    if not isinstance(declared, dict):
+        return IMAGE_SIZE if side is None else side, usual
+    side = _side(path, declared) if side is None else side
     interpolation = PILLOW.get(declared["resample"]) if "resample" in declared else usual.interpolation
     if interpolation is None:
         raise InputError(
@@ -194,7 +190,17 @@ def read_preprocessor(folder: Path, side: Any, usual: Images) -> Images:
         )
     mean, std = (triple(path, declared, f"image_{name}", getattr(usual, name)) for name in ("mean", "std"))
     fit, resize = _fit(path, declared, side, usual)
-    return Images(mean, std, fit, interpolation, resize)
+    return side, Images(mean, std, fit, interpolation, resize)
+
+
+def _side(path: Path, declared: Mapping[str, Any]) -> int:
+    key = "crop_size" if declared.get("do_center_crop", declared.get("crop_size") is not None) else "size"
+    side = declared.get(key)
+    if isinstance(side, dict) and side.get("height") == side.get("width"):
+        side = side.get("height")
+    if type(side) is not int or side < 1:
+        raise InputError(f"{path}: {key} is {declared.get(key)!r}; a square of so many pixels is needed")
+    return side
 
 
 def _fit(path: Path, declared: Mapping[str, Any], side: Any, usual: Images) -> tuple[Fit, int | None]:

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from pbprompt.errors import InputError
 from pbprompt.vision.towers.backbone import BackboneConfig, Images
 from pbprompt.vision.towers.loading.architecture import count, grid_side, shape
-from pbprompt.vision.towers.loading.config import IMAGE_SIZE, read_image_processor, read_preprocessor
+from pbprompt.vision.towers.loading.config import read_preprocessor
 from pbprompt.vision.towers.loading.conversion import (
     Names,
     State,
@@ -56,7 +55,7 @@ def read_dino(path: Path, name: str) -> tuple[BackboneConfig, State, None]:
     """The config and the tower's tensors, under `visual.`, of the weights in a Hugging Face folder."""
     config_path = path.parent / HF_CONFIG
     declared = read_json(config_path)
-    size, images = _preprocessing(path.parent, PUBLISHED[declared["model_type"]])
+    size, images = read_preprocessor(path.parent, None, PUBLISHED[declared["model_type"]])
     raw = {rename(key, NAMES): value for key, value in read_tensors(path)[0].items()}
     state = {key: value for key, value in raw.items() if not NOT_OF_THE_TOWER.match(key, len("visual."))}
     vision = _sizes(config_path, declared, state, size)
@@ -65,21 +64,6 @@ def read_dino(path: Path, name: str) -> tuple[BackboneConfig, State, None]:
     if vision.rope_theta is None:
         _fit_positions(state, vision, antialias=declared["model_type"] == ANTIALIASED)
     return BackboneConfig(name, vision.width, vision, None, "gelu", images), state, None
-
-
-def _preprocessing(folder: Path, published: Images) -> tuple[int, Images]:
-    """The side of images and how they are prepared, as published where no file says."""
-    path, declared = read_image_processor(folder)
-    if declared is None:
-        return IMAGE_SIZE, published
-    crops = declared.get("do_center_crop", declared.get("crop_size") is not None)
-    key = "crop_size" if crops else "size"
-    side = declared.get(key)
-    if isinstance(side, dict) and side.get("height") == side.get("width"):
-        side = side.get("height")
-    if type(side) is not int or side < 1:
-        raise InputError(f"{path}: {key} is {declared.get(key)!r}; a square of so many pixels is needed")
-    return side, read_preprocessor(folder, side, published)
 
 
 def _sizes(path: Path, declared: dict[str, Any], state: State, size: int) -> DinoConfig:
