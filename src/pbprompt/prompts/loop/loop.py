@@ -66,7 +66,7 @@ def train(method: Trained, features: EpochFeatures, examples: int, run: Run) -> 
     random choice is a function of (seed, purpose, step or epoch).
     """
     views = batches(features, method.backbone.device)
-    take = Step(method, examples)
+    training_step = Step(method, examples)
     size = method.images_a_step(examples)
     steps_an_epoch = examples // size  # as the field's loaders do, a short last batch is left out
     planned = run.budget or run.epochs * steps_an_epoch
@@ -80,43 +80,45 @@ def train(method: Trained, features: EpochFeatures, examples: int, run: Run) -> 
     start = [parameter.detach().clone() for parameter in method.trainable()] if goes_back else []
     done, tally = 0, Tally()
     if checkpoint and resumes:
-        done, tally = read_checkpoint(checkpoint, method, take.optimiser, run.identity)
+        done, tally = read_checkpoint(checkpoint, method, training_step.optimiser, run.identity)
     if not distributed.is_main():
         quiet = replace(options, folder=None, progress=False, on_log=None)
         run, checkpoint = replace(run, options=quiet), None
     watch = _Watch(method, run, total, done, tally)
     saved = time.monotonic()
-    noted = 0  # steps that are in the log: parameters, step and log belong together, not so within an update
+    recorded = (
+        0  # steps that are in the log: parameters, step and log belong together, not so within an update
+    )
 
     def save() -> None:
         watch.settle()  # what diverged is never saved
         if checkpoint:
-            write_checkpoint(checkpoint, method, take.optimiser, done, run.identity, watch.tally)
+            write_checkpoint(checkpoint, method, training_step.optimiser, done, run.identity, watch.tally)
 
     try:
         for step in range(done, total):
             epoch, batch = divmod(step, steps_an_epoch)
-            if not batch or not noted:
+            if not batch or not recorded:
                 images = views(epoch)
                 order = epoch_order(len(images.labels), run.weights, stream(seed, "order", epoch))
                 order_there = order.to(images.labels.device)
             rows = slice(batch * size, (batch + 1) * size)
             now = step / steps_an_epoch if method.config.anneal == "step" else epoch
             rate = learning_rate(method.config, now, span)
-            terms = take(images, order_there[rows], stream_seed(seed, "noise", step), rate)
+            terms = training_step(images, order_there[rows], stream_seed(seed, "noise", step), rate)
             done = step + 1
             ends_epoch = done % steps_an_epoch == 0
             if ends_epoch or done == planned:
                 method.end_epoch(epoch, -(-planned // steps_an_epoch))
             ended = {"epoch": epoch, "learning_rate": learning_rate(method.config, epoch, span)}
-            watch.saw(step, terms, order[rows], ended if ends_epoch else {})
-            noted += 1
+            watch.record(step, terms, order[rows], ended if ends_epoch else {})
+            recorded += 1
             if checkpoint and time.monotonic() - saved > SAVE_EVERY:
                 save()
                 saved = time.monotonic()
         save()
     except KeyboardInterrupt:
-        if take.begun == noted:
+        if training_step.begun == recorded:
             save()
         raise
     finally:
@@ -148,7 +150,7 @@ class _Watch:
         self._bar.start()
         self._task = self._bar.add_task(self._text, total=total, completed=done)
 
-    def saw(self, step: int, terms: Terms, chosen: Tensor, ended: dict[str, float]) -> None:
+    def record(self, step: int, terms: Terms, chosen: Tensor, ended: dict[str, float]) -> None:
         """Settle, if a line of the log is due and nothing waits, or the last time is long enough ago."""
         found: dict[str, float] = {}
         if ended and (ended["epoch"] % DIAGNOSE_EVERY == 0 or ended["epoch"] + 1 == self.run.epochs):

@@ -279,12 +279,12 @@ def name_features(backbone: Backbone, classes: Sequence[str]) -> Float[Tensor, "
 
     Where that has not the tokens' width (RN50: 1,024 for 512) it is taken back through its projection.
     """
-    tower, said = backbone.textual, similarity.at_least_float32(sentence_features(backbone, classes, "{}"))
+    tower, texts = backbone.textual, similarity.at_least_float32(sentence_features(backbone, classes, "{}"))
     if backbone.embed_dim == backbone.text_width:
-        return said
-    features = said.double()
+        return texts
+    features = texts.double()
     if tower.reads_last:  # SigLIP's head is a linear layer
         features, projection = features - tower.text_head.bias, tower.text_head.weight.T
     else:
         projection = tower.text_projection
-    return (features @ torch.linalg.pinv(projection.double())).to(said)
+    return (features @ torch.linalg.pinv(projection.double())).to(texts)

@@ -65,7 +65,20 @@ class PLOT(NameInContext):
 
     def __init__(self, config: PLOTConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        self.context = nn.Parameter(start_contexts(backbone, config.prompts, config.tokens, config.words))
+        sets, phrases = (
+            config.prompts,
+            [one.strip() for one in config.words.split(",")] if config.words else [],
+        )
+        if sets < max(1, len(phrases)) or len(set(phrases)) < len(
+            phrases
+        ):  # sets that start alike stay alike
+            raise InputError(
+                f"setting 'words' has the phrases {phrases} for {sets} context sets: "
+                "give each set at most one, all different"
+            )
+        phrases += [""] * (sets - len(phrases))
+        starts = [start_context(backbone, config.tokens, phrase) for phrase in phrases]
+        self.context = nn.Parameter(torch.stack(starts))
 
     def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "n 1 b w"]:
         """The N prompts of every class: together they are one classifier."""
@@ -121,18 +134,6 @@ class CoPLOT(PLOT):
         if self.config.add_global:
             logits = logits + own_prompt_logits(images.global_, prompts.mean(1), scale)
         return logits.unsqueeze(0)
-
-
-def start_contexts(backbone: Backbone, sets: int, tokens: int, words: str) -> Float[Tensor, "n b w"]:
-    """Where the context sets start: no two alike, since sets that start alike would stay alike."""
-    phrases = [phrase.strip() for phrase in words.split(",")] if words else []
-    if sets < max(1, len(phrases)) or len(set(phrases)) < len(phrases):
-        raise InputError(
-            f"setting 'words' has the phrases {phrases} for {sets} context sets: "
-            "give each set at most one, all different"
-        )
-    phrases += [""] * (sets - len(phrases))
-    return torch.stack([start_context(backbone, tokens, phrase) for phrase in phrases])
 
 
 def transported_cosines(similarity: Float[Tensor, "b c m n"], config: PLOTConfig) -> Float[Tensor, "b c"]:

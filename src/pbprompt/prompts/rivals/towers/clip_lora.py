@@ -13,6 +13,7 @@ themselves can be exported so too (`pbprompt export model/ --out towers.safetens
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -66,14 +67,12 @@ class CLIPLoRA(Trained):
 
     def __init__(self, config: CLIPLoRAConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        image, text = (
-            low_rank_taps(
-                backbone, tower, rank=config.rank, scale=config.alpha / config.rank**0.5,
-                parts=config.parts, last=config.last, dropout=config.dropout,
-            ) if config.towers in (tower, "both") else None
-            for tower in ("image", "text")
+        taps = partial(
+            low_rank_taps, backbone, rank=config.rank, scale=config.alpha / config.rank**0.5,
+            parts=config.parts, last=config.last, dropout=config.dropout,
         )  # fmt: skip
-        self.tap(image, text)
+        image, text = config.towers in ("image", "both"), config.towers in ("text", "both")
+        self.tap(taps("image") if image else None, taps("text") if text else None)
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
