@@ -72,7 +72,7 @@ def test_bursts_promise_no_more_than_their_series(tiny_vit):
     assert calibrate_left_out(predictive(again)) == by_series
     old = {name: value for name, value in method.state_dict().items() if name != "kept_groups"}
     again.load_state_dict(old)
-    assert again.fitted.series_left_out() is None
+    assert again.fitted.left_out().groups is None
 
 
 def test_series_last_through_learning_and_regrouping(tiny_vit):
@@ -83,7 +83,7 @@ def test_series_last_through_learning_and_regrouping(tiny_vit):
     method.regroup({"class 0": None})
     assert method.fitted.shown.groups.tolist() == groups[SERIES * TWINS :].tolist()
     method.prepare(("class 1", "class 2"), "{}")
-    assert set(method.fitted.series_left_out().tolist()) == set(range(SERIES, 3 * SERIES))
+    assert set(method.fitted.left_out().groups.tolist()) == set(range(SERIES, 3 * SERIES))
 
 
 def test_each_by_itself_changes_nothing(tiny_vit):
@@ -91,7 +91,7 @@ def test_each_by_itself_changes_nothing(tiny_vit):
     states = [fitted(tiny_vit, images, labels, None).state_dict() for _ in range(2)]
     assert "kept_groups" not in states[0]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-    assert fitted(tiny_vit, images, labels, None).fitted.series_left_out() is None
+    assert fitted(tiny_vit, images, labels, None).fitted.left_out().groups is None
 
 
 @pytest.mark.parametrize("series", [1, 2])

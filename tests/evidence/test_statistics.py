@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pbprompt.evidence import statistics
+from pbprompt.evidence import evidence
 from pbprompt.evidence.evidence import Statistics
 from pbprompt.evidence.experts.gaussian import whitened
 
@@ -92,7 +92,7 @@ def test_many_are_added_by_blocks(monkeypatch, weighted):
     weights = torch.arange(23).double() if weighted else None
     whole = Statistics.of(images, labels, 4, weights)
     for block in (1, 2, 7, 22):
-        monkeypatch.setattr(statistics, "BLOCK", block)
+        monkeypatch.setattr(evidence, "BLOCK", block)
         same(Statistics.of(images, labels, 4, weights), whole)
 
 

@@ -11,7 +11,6 @@ from pbprompt.evidence.tower_evidence import TowerEvidence
 from pbprompt.learners.fitted import (
     Explains,
     Familiar,
-    FamiliarLeftOut,
     Fitted,
     LeavesOut,
     PartialFit,
@@ -23,7 +22,7 @@ from pbprompt.prompts.pbprompt import PBPrompt
 from pbprompt.registry import methods
 from pbprompt.testing.fits import fitted
 
-OF_WHAT_IS_FITTED = (Explains, Familiar, FamiliarLeftOut, LeavesOut, ReadsNames)
+OF_WHAT_IS_FITTED = (Explains, Familiar, LeavesOut, ReadsNames)
 OF_A_METHOD = (MultiLabel, PartialFit, Streams)
 
 

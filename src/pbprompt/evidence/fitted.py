@@ -24,6 +24,7 @@ from pbprompt.evidence.experts.patches import Patches
 from pbprompt.evidence.posterior import Posterior, fit_posterior
 from pbprompt.evidence.shown import Shown, Sight
 from pbprompt.evidence.unlabelled import IN_KERNEL, PER_CLASS, Absorbed, absorb, absorb_by_names, seen
+from pbprompt.learners.fitted import LeftOut
 from pbprompt.learners.memory import labels_among
 from pbprompt.learners.predictive import Predictive
 from pbprompt.vision.similarity import unit
@@ -235,16 +236,6 @@ class FittedEvidence:
         evidence, pools = self.shown.photographs(self.sight), apart(self.pool, self.sight.widths)
         return absorb(evidence, pools).left if len(self.pool) else fit_posterior(*evidence)[1]
 
-    def left_out_rows(self) -> Int[Tensor, " n"] | None:
-        """Those of the held-out photographs that can be judged for the classes asked about: they are of
-        these, and not their class's only ones. Without any nothing is known of how the model does."""
-        kept = self.shown.evidence.kept
-        if not len(kept.labels) or len(self.shown.known) < 2:
-            return None
-        own = torch.isin(kept.labels[self.shown.judged], self.labels)
-        rows = (self.held_out.several & own).nonzero().squeeze(1)
-        return rows if len(rows) else None
-
     def held_out_answers(self, rows: Int[Tensor, " n"] | slice = slice(None)) -> Float[Tensor, "n c"]:
         """p of each, by the model without it. Classes known by their names alone take part as they do in
         predictions."""
@@ -252,22 +243,20 @@ class FittedEvidence:
         views = apart(kept.images[self.shown.judged[rows]].double(), self.sight.widths)
         return self.averaged([Seen(part) for part in views], left.scores[:, rows], left.looks[rows])
 
-    def left_out(self) -> tuple[Float[Tensor, "n c"], Int[Tensor, " n"]] | None:
-        """Of `left_out_rows`, with their places among the classes."""
-        if (rows := self.left_out_rows()) is None:
+    def left_out(self) -> LeftOut | None:
+        """The held-out photographs that can be judged for the classes asked about: they are of these, and not
+        their class's only ones. Without any nothing is known of how the model does."""
+        kept, groups = self.shown.evidence.kept, self.shown.judged_groups
+        if not len(kept.labels) or len(self.shown.known) < 2:
             return None
-        own = self.shown.evidence.kept.labels[self.shown.judged[rows]]
-        return self.held_out_answers(rows).float(), (own.unsqueeze(1) == self.labels).int().argmax(1)
-
-    def series_left_out(self) -> Int[Tensor, " n"] | None:
-        """The series of each of these photographs; None where each is by itself."""
-        rows, groups = self.left_out_rows(), self.shown.judged_groups
-        return None if rows is None or groups is None else groups[rows]
-
-    def familiarity_left_out(self) -> Float[Tensor, " n"] | None:
-        if (rows := self.left_out_rows()) is None:
+        own = kept.labels[self.shown.judged]
+        rows = (self.held_out.several & torch.isin(own, self.labels)).nonzero().squeeze(1)
+        if not len(rows):
             return None
-        return self.posterior.novelty.familiarity(self.held_out.looks[rows])
+        places = (own[rows].unsqueeze(1) == self.labels).int().argmax(1)
+        familiar = self.posterior.novelty.familiarity(self.held_out.looks[rows])
+        series = None if groups is None else groups[rows]
+        return LeftOut(self.held_out_answers(rows), places, series, familiar)
 
 
 def saved_as(name: str) -> str:

@@ -9,7 +9,7 @@ declared: who has the functions can.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, Self, runtime_checkable
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -49,21 +49,24 @@ class PartialFit(Protocol):
         """As if its classes had been called otherwise, several perhaps alike; without those named None."""
 
 
+class LeftOut(NamedTuple):
+    """Training images, each as the model without it, and without its series, sees it."""
+
+    probabilities: Float[Tensor, "n c"]
+    labels: Int[Tensor, " n"]
+    """places among the present classes"""
+    groups: Int[Tensor, " n"] | None = None
+    """the series of each; None: each is by itself"""
+    familiarity: Float[Tensor, " n"] | None = None
+    """as `Familiar` has it; None: not known"""
+
+
 @runtime_checkable
 class LeavesOut(Protocol):
     """It judges each training image as if that one had been left out."""
 
-    def left_out(self) -> tuple[Float[Tensor, "n c"], Int[Tensor, " n"]] | None:
-        """Probabilities of training images, and their places among the present classes; None where nothing
-        can be left out."""
-
-
-@runtime_checkable
-class LeavesOutSeries(LeavesOut, Protocol):
-    """It judges them as if their whole series had been left out, where it knows series."""
-
-    def series_left_out(self) -> Int[Tensor, " n"] | None:
-        """The series of each image that `left_out` judges; None where each is by itself."""
+    def left_out(self) -> LeftOut | None:
+        """None where nothing can be left out."""
 
 
 @runtime_checkable
@@ -81,14 +84,6 @@ class Familiar(Protocol):
     def familiarity(self, images: Encoded) -> Float[Tensor, " b"] | None:
         """p-value of each image as one of the classes with images: low, where it shows none of them; None
         where too few images were left out to tell."""
-
-
-@runtime_checkable
-class FamiliarLeftOut(Familiar, LeavesOut, Protocol):
-    """It knows this of its own images, too."""
-
-    def familiarity_left_out(self) -> Float[Tensor, " n"] | None:
-        """That of each image that `left_out` judges, among the others."""
 
 
 @runtime_checkable

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pbprompt.config import from_dict
 from pbprompt.errors import InputError
-from pbprompt.learners.fitted import FamiliarLeftOut, LeavesOut, LeavesOutSeries
+from pbprompt.learners.fitted import LeavesOut
 from pbprompt.learners.predictive import rounded
 from pbprompt.model.hierarchy import levels
 from pbprompt.model.manifest import CALIBRATION, ModelFiles, opened
@@ -270,18 +270,17 @@ def calibrate(
 def calibrate_left_out(predictor: Predictor) -> Calibration | None:
     """The same of training images, each judged by the model without it; None where the method cannot."""
     method = predictor.method.fitted
-    answers = method.left_out() if isinstance(method, LeavesOut) else None
-    if answers is None:
+    found = method.left_out() if isinstance(method, LeavesOut) else None
+    if found is None:
         return None
-    logits, labels = answers[0].cpu().clamp_min(torch.finfo(torch.float32).tiny).log(), answers[1].cpu()
-    groups = method.series_left_out() if isinstance(method, LeavesOutSeries) else None
-    familiar = method.familiarity_left_out() if isinstance(method, FamiliarLeftOut) else None
+    likely, labels, *others = found
+    logits, labels = likely.cpu().float().clamp_min(torch.finfo(torch.float32).tiny).log(), labels.cpu()
     often = torch.ones(logits.shape[1]) if predictor.ratio is None else predictor.ratio.cpu()
     come = often[labels] > 0
     if not come.any():
         return None
     probabilities = (logits / predictor.temperature + often.to(logits).log()).softmax(-1)
-    series, familiar = (None if one is None else one.cpu()[come] for one in (groups, familiar))
+    series, familiar = (None if one is None else one.cpu()[come] for one in others)
     return calibrate(predictor, probabilities[come], labels[come], series, familiar, left_out=True)
 
 

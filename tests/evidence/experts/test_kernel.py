@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from plain_posterior import PlainKernel, normal, problem, repeated
 
 from pbprompt.evidence.expert import Seen
-from pbprompt.evidence.experts import kernel, nearest
+from pbprompt.evidence.experts import kernel
 
 CASES = {
     "equal": (5, [4, 4, 4]),
@@ -41,7 +41,7 @@ class Both:
 def fit_kernel(images, labels, classes, weights):
     """With R and Q of each photograph held out, and max R of the other classes without its own."""
     shown = photographs(images, labels, torch.zeros(classes, images.shape[1]), 1.0, weights)
-    (made, held), (near, next_) = kernel.fit(shown), nearest.fit(shown)
+    (made, held), (near, next_) = kernel.fit(shown), kernel.fit_nearest(shown)
     return Both(made, near), torch.stack([held.scores, next_.scores]), held.without_class
 
 

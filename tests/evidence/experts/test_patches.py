@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from pbprompt.evidence.experts import patches as expert
 from pbprompt.evidence.experts.patches import (
     PatchFrame,
-    PatchSums,
     clusters,
     compare,
     dealt,
     fit_patches,
-    joined,
+    patch_sums,
+    patches_of,
     regions,
     spoken_for,
 )
@@ -57,11 +57,11 @@ def plain_scores(image, centre, precision, prototypes):
 
 def test_where_patches_are_compared():
     patches, labels = photographs([3, 2, 4])
-    frame = PatchFrame.of(PatchSums.of(regions(patches), labels, 3))
+    frame = PatchFrame.of(patch_sums(regions(patches), labels, 3))
     centre, precision = plain_frame(patches.double().numpy(), labels.numpy())
     np.testing.assert_allclose(frame.centre, centre, atol=1e-5)
     np.testing.assert_allclose(frame.whiten @ frame.whiten.T, precision, rtol=1e-3, atol=1e-3)
-    parts = [PatchSums.of(regions(patches[some]), labels[some], 3) for some in (slice(0, 4), slice(4, 9))]
+    parts = [patch_sums(regions(patches[some]), labels[some], 3) for some in (slice(0, 4), slice(4, 9))]
     again = PatchFrame.of(parts[0].merged(parts[1]))
     np.testing.assert_allclose(again.centre, frame.centre, atol=1e-6)
 
@@ -105,7 +105,7 @@ def test_held_out_photographs_against_refits(counts):
             )
             for one in apart.unique()
         ]
-        refit = joined(made)._replace(spread=fitted.spread)
+        refit = patches_of(made)._replace(spread=fitted.spread)
         np.testing.assert_allclose(held_out[gone], refit.spoken_for(half[gone]).sum(1), rtol=1e-3, atol=1e-3)
 
 

@@ -310,8 +310,7 @@ class EvidenceClassifier(Estimator):
         self.weights_ = dict(zip(names, self._fitted.posterior.weights.best.tolist(), strict=True))
         self._held_out = None
         if (found := self._fitted.left_out()) is not None:
-            probabilities, own = (part.numpy() for part in found)
-            series = self._fitted.series_left_out()
+            (probabilities, own), series = (part.numpy() for part in found[:2]), found.groups
             one = np.random.default_rng(0).permutation(len(own))  # of each series
             one = one if series is None else one[np.unique(series.numpy()[one], return_index=True)[1]]
             self._held_out = probabilities[one].max(1), probabilities[one, own[one]]
