@@ -5,7 +5,7 @@ import torch
 
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.evidence.evidence import Evidence
-from pbprompt.evidence.expert import FOLDS, HeldOutPhotographs, Photographs, Seen, held_out_by_series
+from pbprompt.evidence.expert import SERIES_FOLDS, HeldOutPhotographs, Photographs, Seen, held_out_by_series
 from pbprompt.evidence.experts import EXPERTS
 from pbprompt.evidence.series import series_folds
 from pbprompt.learners.method import build_method
@@ -39,7 +39,7 @@ def test_every_fold_is_as_if_fitted_without_it():
     left = HeldOutPhotographs.of(seen, held)
     found = held_out_by_series([seen], [KINDS], left, groups)
     assert found.several.all()
-    rows = series_folds(labels, groups, FOLDS)[1]
+    rows = series_folds(labels, groups, SERIES_FOLDS)[1]
     rest = torch.ones(len(labels), dtype=torch.bool)
     rest[rows] = False
     fresh = photographs(images[rest], labels[rest])
