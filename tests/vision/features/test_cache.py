@@ -1,4 +1,4 @@
-"""The feature bank: values equal the tower's own, whatever path they took."""
+"""The feature cache: values equal the tower's own, whatever path they took."""
 
 import contextlib
 

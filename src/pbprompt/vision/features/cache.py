@@ -44,7 +44,7 @@ Mark = TypeVar("Mark")
 
 
 def feature_folder() -> Path:
-    """Where features are kept unless a bank is told otherwise."""
+    """Where features are kept unless a `FeatureCache` has a folder of its own."""
     return cache_folder() / "features"
 
 
@@ -131,8 +131,8 @@ class FeatureCache:
             failures: dict[str, InputError] = {}
             paths = [str(record.content) for record in records]
             features = self.encode(Path(), [Item(path, 0) for path in paths], failures)
-            told = {place: failures[path] for place, path in enumerate(paths) if path in failures}
-            yield mark, Encoding(records, told, features.global_, features.patches)
+            failed = {place: failures[path] for place, path in enumerate(paths) if path in failures}
+            yield mark, Encoding(records, failed, features.global_, features.patches)
 
     def views(self, root: Path, items: Sequence[Item], *, seed: int, epoch: int) -> Features:
         """One fresh training view an item: a pure function of (seed, epoch, item), not stored.
@@ -156,12 +156,10 @@ class FeatureCache:
     ) -> Features:
         """All items under each cropper. Of several backbones each sees and keeps them by itself; what they
         see stands side by side. Of several processes each encodes its share, and all get everything."""
-        banks = [self.on(tower) for tower in self.backbone.towers]
-        if len(banks) > 1:
-            seen = [
-                bank._seen_by(croppers_of, root, items, stored=stored, failures=failures) for bank in banks
-            ]
-            self.encoded = sum(bank.encoded for bank in banks)
+        each = [self.on(tower) for tower in self.backbone.towers]
+        if len(each) > 1:
+            seen = [one._seen_by(croppers_of, root, items, stored=stored, failures=failures) for one in each]
+            self.encoded = sum(one.encoded for one in each)
             global_ = side_by_side([one.global_ for one in seen])
             return Features(global_, global_[:, None][:, :0], seen[0].labels)
         test, device = self.backbone.preprocess, self.backbone.device
@@ -245,7 +243,7 @@ class FeatureCache:
             for number, cropper in enumerate(croppers):
                 rows = features.subset(slice(number * count, (number + 1) * count))
                 keys = [_key(cropper, digests[item.path], item) for item in items]
-                self.encoded += self._fill(rows, items, keys, record, cropper, store, failures, progress)
+                self._fill(rows, items, keys, record, cropper, store, failures, progress)
         if store is not None and self.encoded:
             keep_below_limit(self.cache)
         if failures and known_failures is None:
@@ -262,39 +260,37 @@ class FeatureCache:
         store: FeatureStore | None,
         failures: dict[str, InputError],
         progress: Progress,
-    ) -> int:
-        """Read what is stored into the rows, encode the rest; return how many were encoded."""
+    ) -> None:
+        """Read what is stored into the rows, encode the rest."""
         missing = list(range(len(items))) if store is None else store.read(keys, rows.global_, rows.patches)
         first: dict[str, int] = {}  # the same image twice is encoded once
         for row in missing:
             if items[row].path not in failures:
                 first.setdefault(keys[row], row)
 
-        def encode(some: list[int], writer: ShardWriter) -> int:
+        def encode(some: list[int], writer: ShardWriter) -> None:
             size = share_of_batch(self.backbone, self.batch, len(some))
             parts = (some[at : at + size] for at in range(0, len(some), size))
             batches = ((part, [record(items[row]) for row in part]) for part in parts)
-            bad = 0
             for part, found in encode_records(self.backbone, batches, self._decoder(len(some)), cropper):
                 for place, error in found.failures.items():
                     if isinstance(error, NoNumberError):  # of the weights, and not of this image alone
                         raise error
                     failures[items[part[place]].path] = error
-                bad += len(found.failures)
                 targets = [row for place, row in enumerate(part) if place not in found.failures]
                 global_, patches = (one.to(rows.patches.device) for one in (found.global_, found.patches))
                 rows.global_[targets], rows.patches[targets] = global_, patches
                 writer.add([keys[row] for row in targets], global_, patches)
                 progress.advance(len(targets))
-            return len(some) - bad
+                self.encoded += len(targets)
 
-        encoded, wanted = 0, list(first.values())
+        wanted = list(first.values())
         # every beginning of a portion costs a GPU more than a CPU
         portions = PORTIONS if self.backbone.device.type == "cpu" else PORTIONS // 4
         while wanted:
             progress.expect(len(wanted))
             if store is None:
-                encoded += encode(wanted, ShardWriter(None))
+                encode(wanted, ShardWriter(None))
             else:
                 with Claims(self.cache, store.folder) as claims, ShardWriter(store) as writer:
                     for places in claims.share([keys[row] for row in wanted], portions):
@@ -302,7 +298,7 @@ class FeatureCache:
                         # others may have been faster
                         left = store.read(keys, rows.global_, rows.patches, portion)
                         progress.advance(len(portion) - len(left))
-                        encoded += encode(left, writer)
+                        encode(left, writer)
                         writer.flush()  # while the portion is still claimed
             unknown = rows.global_[:, 0].isnan().tolist()  # what a tower makes is finite, or an error
             for row in missing:
@@ -312,7 +308,6 @@ class FeatureCache:
                     unknown[row] = False
             # where the first of some that are the same was not to be had, each is looked at by itself
             wanted = [row for row in missing if unknown[row] and items[row].path not in failures]
-        return encoded
 
     def _decoder(self, images: int) -> Decoder:
         """Processes to decode with beside a GPU; on a CPU the tower needs the processors itself."""
@@ -337,10 +332,10 @@ class FeatureCache:
         return Features(global_, patches, torch.tensor(labels, dtype=torch.long, device=patches.device))
 
 
-def without_unreadable(dataset: Dataset, bank: FeatureCache) -> tuple[Dataset, dict[str, InputError]]:
+def without_unreadable(dataset: Dataset, features: FeatureCache) -> tuple[Dataset, dict[str, InputError]]:
     """The dataset without them, and why each cannot be read; the features of the others are kept."""
     failures: dict[str, InputError] = {}
-    bank.encode(dataset.root, dataset.items, failures)
+    features.encode(dataset.root, dataset.items, failures)
     if not failures:
         return dataset, {}
     skipped = (*dataset.skipped, *((path, "unreadable") for path in failures))

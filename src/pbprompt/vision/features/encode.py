@@ -63,7 +63,8 @@ def encode_records(
     decoder: Decoder,
     cropper: Cropper | None = None,
 ) -> Iterator[tuple[Mark, Encoding]]:
-    """The features of each batch, with the mark that it came with, in order; `look`: the test transform.
+    """The features of each batch, with the mark that it came with, in order; `cropper`: else the
+    test transform's.
 
     Batches are the caller's, so that the same ones give the same bits, wherever a stream is gone on with.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from http.client import HTTPException
 from pathlib import Path
+from typing import NamedTuple
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -113,14 +114,13 @@ def find(name: str) -> Benchmark:
     return entry
 
 
-@dataclass(frozen=True)
-class CheckReport:
+class CheckReport(NamedTuple):
     """What was looked at and what is wrong; `found` rows are (what, expected, found), texts to print."""
 
     title: str
     folder: Path
-    found: tuple[tuple[str, str, str], ...] = ()
-    problems: tuple[str, ...] = ()
+    found: tuple[tuple[str, str, str], ...]
+    problems: tuple[str, ...]
 
 
 def check(benchmark: Benchmark, root: str | Path) -> CheckReport:
@@ -128,7 +128,7 @@ def check(benchmark: Benchmark, root: str | Path) -> CheckReport:
     try:
         dataset = benchmark.open(root)
     except InputError as error:
-        return CheckReport(benchmark.title, Path(root), problems=(str(error),))
+        return CheckReport(benchmark.title, Path(root), (), (str(error),))
     sizes = Counter(item.domain for item in dataset.items)
     wanted = [
         ("classes", benchmark.classes, len(dataset.classes)),

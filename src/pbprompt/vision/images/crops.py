@@ -73,8 +73,8 @@ class Cropper(Protocol):
 @dataclass(frozen=True)
 class Crop:
     """The fixed square. crop: CLIP's test crop, the short side resized to `size` (or to `resize`, if more),
-    then the centre; pad: the whole image, with a border; squash: the whole, out of shape. `fast`: by
-    who decodes, as `fast_resize` does it.
+    then the centre; pad: the whole image, with a border; squash: the whole, out of shape. `fast`:
+    resized by who decodes, approximately (`decoding.finished`).
     """
 
     size: int
@@ -183,7 +183,7 @@ class TrainingView:
 
 
 def square_of(name: str, content: Content, cropper: Cropper) -> Image.Image | InputError:
-    """The square of an image, or why it has none. If the look is fast: most images as they are."""
+    """The square of an image, or why it has none. Of a fast cropper most images as they are."""
     if isinstance(content, InputError):
         return content
     where = str(content.path) if isinstance(content, Hashed) else name

@@ -114,14 +114,14 @@ class Decoder:
         source = _read_ahead(iter(batches))
 
         def first() -> tuple[Mark, Sequence[Record], Squares]:
-            mark, records, asked = pending.popleft()
-            return mark, records, [square for future in asked for square in future.result()]
+            mark, records, futures = pending.popleft()
+            return mark, records, [square for future in futures for square in future.result()]
 
         try:
             for mark, records in source:
                 parts = [records[at : at + self.question] for at in range(0, len(records), self.question)]
                 pending.append((mark, records, [pool.submit(self.decode, one, cropper) for one in parts]))
-                while sum(len(asked) + _weight(some) for _, some, asked in pending) > self.ahead:
+                while sum(len(futures) + _weight(some) for _, some, futures in pending) > self.ahead:
                     yield first()
             while pending:
                 yield first()

@@ -71,8 +71,8 @@ def open_label_file(path: Path, root: Path | None, choices: Choices) -> Dataset 
 
 def images_of(path: Path, *, fiftyone: bool) -> Path:
     """The folder that a file's paths are relative to, where none is given."""
-    beside = path.parent / "data"
-    return beside if fiftyone and beside.is_dir() else path.parent
+    data = path.parent / "data"
+    return data if fiftyone and data.is_dir() else path.parent
 
 
 def without_suffix(name: str) -> str:
@@ -173,8 +173,8 @@ def _samples(value: dict[str, Any], path: Path, root: Path) -> Iterator[Labelled
         name: None
         for sample in value["samples"]
         if isinstance(sample, dict)
-        for name, told in sample.items()
-        if isinstance(told, dict) and str(told.get("_cls")) in kinds
+        for name, label in sample.items()
+        if isinstance(label, dict) and str(label.get("_cls")) in kinds
     }
     if len(fields) > 1 and "ground_truth" not in fields:
         raise InputError(f"{path}: labels in several fields, {[*fields][:4]}: call the true one ground_truth")
@@ -205,8 +205,8 @@ def _coco(value: dict[str, Any], path: Path, root: Path) -> Iterator[Labelled]:
         labels.setdefault(_get(one, "image_id", int, where), []).append(names[category])
     for place, one in enumerate(value["images"]):
         where = f"{path} images[{place}]"
-        told = labels.get(_get(one, "id", int, where), [])
-        yield Labelled(where, _get(one, "file_name", str, where), tuple(told))
+        own = labels.get(_get(one, "id", int, where), [])
+        yield Labelled(where, _get(one, "file_name", str, where), tuple(own))
 
 
 def _has(value: Any, **kinds: type) -> bool:

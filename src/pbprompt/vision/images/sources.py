@@ -216,15 +216,11 @@ def open_huggingface(source: str, choices: Choices) -> Dataset:
     """
     with needing(f"{source}: Hugging Face datasets need an extra", "hf"):
         import datasets
-    if not source.startswith(PREFIX):
-        for path in Path(source).rglob("*"):
-            if is_special(path):
-                raise InputError(f"{path}: a pipe, socket or device, no regular file: remove it")
+    name, far = source.removeprefix(PREFIX), source.startswith(PREFIX)
+    if special := None if far else next(filter(is_special, Path(source).rglob("*")), None):
+        raise InputError(f"{special}: a pipe, socket or device, no regular file: remove it")
     try:
-        if source.startswith(PREFIX):
-            loaded = datasets.load_dataset(source.removeprefix(PREFIX))
-        else:
-            loaded = datasets.load_from_disk(source)
+        loaded = datasets.load_dataset(name) if far else datasets.load_from_disk(source)
     except Exception as error:  # the library's own errors, the network's and the disk's
         raise InputError(f"{source}: cannot be loaded ({first_line(error)}): check the name") from None
     parts = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
@@ -235,8 +231,7 @@ def open_huggingface(source: str, choices: Choices) -> Dataset:
         rows = _export(datasets, source, parts, table.parent)
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
         write_text(table, "".join(lines))  # last, so that its presence means the copy is whole
-    name = source.removeprefix(PREFIX).rstrip("/").split("/")[-1]
-    return replace(open_table(table, None, choices), name=as_text(name))
+    return replace(open_table(table, None, choices), name=as_text(name.rstrip("/").split("/")[-1]))
 
 
 def _export(datasets: Any, source: str, parts: dict[str, Any], folder: Path) -> Iterator[dict[str, str]]:

@@ -35,7 +35,7 @@ class Preprocess:
     longer than the crop (`resize`).
 
     `draft`, where given, asks the loader for the faster, approximate JPEG decoding of `open_image`; `fast`
-    whoever decodes files for the resize of `fast_resize`, approximate too.
+    whoever decodes files for a faster resize, approximate too.
     """
 
     size: int
@@ -72,7 +72,7 @@ class Preprocess:
         return TrainingView(self.size, seed, epoch, interpolation=self.interpolation)
 
     def identity_of(self, cropper: Crop | Crops | TrainingView) -> str:
-        """The same of a look, or of a family of views, whatever their seed and epoch."""
+        """The same of a cropper, or of a family of views, whatever their seed and epoch."""
         kind = "train-view" if isinstance(cropper, TrainingView) else "clip-test"
         facts = {"size": cropper.size, "mean": tuple(self.mean), "std": tuple(self.std), **vars(cropper)}
         used = {name: value for name, value in facts.items() if name not in ("seed", "epoch")}
