@@ -17,7 +17,7 @@ from pbprompt.learners.fit_options import FitOptions
 from pbprompt.model.card import model_card, threshold_words
 from pbprompt.model.evaluate import evaluate, evaluated
 from pbprompt.model.folder import describe_model
-from pbprompt.model.multi_label import targets
+from pbprompt.model.learn import targets
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method, methods
 from pbprompt.testing.fits import tiny_dino

@@ -3,6 +3,7 @@
 They are those of a split, or training images: each fifth answered by a model fitted to the other four.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -12,7 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, suggest
+from pbprompt.evidence.label_head import LabelHead
 from pbprompt.evidence.temperature import fit_temperature
 from pbprompt.learners.fitted import LeavesOut
 from pbprompt.learners.method import Method
@@ -20,17 +22,18 @@ from pbprompt.learners.predictive import DIGITS, Predictive, rounded
 from pbprompt.learners.trained import Trained
 from pbprompt.model.calibration import Calibration, calibrate, calibrate_left_out
 from pbprompt.model.hierarchy import holds
-from pbprompt.model.learn import Bank, bank_on
+from pbprompt.model.learn import Bank, bank_on, targets
 from pbprompt.model.metrics.conformal import prediction_sets
-from pbprompt.model.metrics.evaluation import Evaluation, MultiLabelEvaluation
-from pbprompt.model.multi_label import evaluate_labels
-from pbprompt.model.predictor import predict_features, zero_shot
+from pbprompt.model.metrics.evaluation import Evaluation, MultiLabelEvaluation, mean_average_precision
+from pbprompt.model.predictor import predict_features, predict_labels, thresholds, zero_shot
 from pbprompt.model.scoring import RIVALS, Fit, rival_figures, score
 from pbprompt.model.series import apart_from, series_of
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.images.items import Dataset, Item
+from pbprompt.vision.images.names import class_rows, missing_names
 from pbprompt.vision.images.series import apart
+from pbprompt.vision.similarity import unit
 
 LEFT_OUT = "left-out"  # in place of a split: training images, each answered by a model that did not see it
 ENOUGH = 100  # validation images, for a temperature that nobody asked for, or to be calibrated by alone
@@ -147,7 +150,7 @@ def evaluate(
         raise InputError(f"{dataset.name} has no {split} images: choose another split")
     if model.head is not None:
         features = bank_on(bank, model.backbone).encode(dataset.root, items)
-        return evaluate_labels(model.head, model.method, dataset, items, features)
+        return _evaluate_labels(model, model.head, dataset, items, features)
     items, features, answers, groups = _answers(model, dataset, split, bank, unlabelled)
     paths = [item.path for item in items]
     evaluation = Evaluation.of(answers.probabilities.cpu(), features.labels.cpu(), model.classes, paths)
@@ -172,6 +175,30 @@ def evaluate(
         others = [name for name in RIVALS if name != info.method]
         test = None if split == LEFT_OUT else frozen
         figures["rivals"] = rival_figures(given, model.classes, train, test, info.seed, others, series)
+    return figures, evaluation
+
+
+def _evaluate_labels(
+    model: TunedModel, head: LabelHead, dataset: Dataset, items: Sequence[Item], features: Features
+) -> tuple[dict[str, Any], MultiLabelEvaluation]:
+    """Figures on labelled images, whose labels are found among the model's by name, and what is said of each.
+
+    `zero_shot_map` is the mAP of ranking images by their cosine to the names, if the backbone reads names.
+    """
+    classes, backbone = model.classes, model.backbone
+    if new := missing_names(classes, dataset.classes):
+        hint = suggest(new[0], classes)
+        raise InputError(f"{dataset.name}: the model does not know the label {new[0]!r}: {hint}")
+    has = torch.zeros(len(items), len(classes), dtype=torch.bool)
+    has[:, class_rows(classes, dataset.classes)] = targets(items, len(dataset.classes)).bool()
+    answers = predict_labels(head, classes, features.images).probabilities
+    paths = tuple(item.path for item in items)
+    evaluation = MultiLabelEvaluation(classes, paths, has, answers, tuple(thresholds(head)))
+    figures = dict(evaluation.figures)
+    if backbone.reads_text:
+        names = unit(zero_shot(backbone, classes, model.method.template).bank[0])
+        cosines = (unit(features.global_.to(names)) @ names.T).cpu()
+        figures["zero_shot_map"] = mean_average_precision(cosines, has)
     return figures, evaluation
 
 

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -23,7 +23,7 @@ from pbprompt.learners.method import Method, build_method
 from pbprompt.learners.trained import Trained
 from pbprompt.model import manifest
 from pbprompt.model.calibration import calibration_text
-from pbprompt.model.card import ModelInfo, Provenance, model_card
+from pbprompt.model.card import ModelInfo, model_card
 from pbprompt.model.manifest import CONFIG, FORMAT, HASHES, WEIGHTS, ModelFiles, hashes, opened
 from pbprompt.model.nothing import Nothing
 from pbprompt.prompts.loop.checkpoint import CHECKPOINT
@@ -46,17 +46,10 @@ NOTHING = "nothing."  # before the names of tensors that tell images without con
 NAMES = "names"  # likewise: what prompts call classes, where that is not their label
 
 
-def describe_model(
-    method: Method,
-    *,
-    seed: int = 0,
-    shots: int = 0,
-    data: Provenance = Provenance(),  # noqa: B008 - frozen
-    multi_label: bool = False,
-    hierarchy: Mapping[str, str] | None = None,
-) -> ModelInfo:
-    """The facts of a freshly tuned method."""
+def describe_model(method: Method, **facts: Any) -> ModelInfo:
+    """A freshly tuned method, with what else is known, such as its seed and its data."""
     towers = method.given.towers
+    about: dict[str, Any] = {"seed": 0, "shots": 0, **facts}
     return ModelInfo(
         method=method.name,
         config=to_dict(method.config),
@@ -64,11 +57,7 @@ def describe_model(
         template=method.template,
         backbone=_facts(method.given),
         backbones=tuple(map(_facts, towers)) if len(towers) > 1 else (),
-        seed=seed,
-        shots=shots,
-        data=data,
-        multi_label=multi_label,
-        hierarchy=hierarchy or {},
+        **about,
     )
 
 

@@ -1,4 +1,5 @@
-"""From a dataset to a method that has learned it: at once, or by the steps of `prompts/loop`."""
+"""From a dataset to a method that has learned it: at once, or by the steps of `prompts/loop`; or, where an
+image may have several labels, to the head that tells these."""
 
 import hashlib
 import json
@@ -16,17 +17,19 @@ from torch import Tensor
 from pbprompt import distributed
 from pbprompt.config import to_dict
 from pbprompt.errors import InputError
-from pbprompt.evidence.learners import TakesUnlabelled
+from pbprompt.evidence.label_head import LabelHead
+from pbprompt.evidence.learners import MultiLabel, TakesUnlabelled
 from pbprompt.learners.fit_options import USUAL, FitOptions, Views
 from pbprompt.learners.fitted import ExpectsNames
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.learners.trained import Trained
 from pbprompt.prompts.loop.loop import EpochFeatures, Run, batches, train
+from pbprompt.registry import methods
 from pbprompt.vision.features.cache import FeatureCache, Features
 from pbprompt.vision.images.decoding import begun
 from pbprompt.vision.images.items import Dataset, Item
-from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.backbone import Backbone, Encoded
 from pbprompt.vision.towers.taps import Tapped, TappedTower
 
 Made = TypeVar("Made")
@@ -86,6 +89,49 @@ def tune(
         held_out = bank_on(bank, method.backbone).encode(dataset.root, dataset.val).to(backbone.device)
         method.choose(held_out.images, held_out.labels)
     return method, terms
+
+
+def check_multi_label(kind: type[Method]) -> None:
+    """Refuse a method that is single-label alone, and name those that are not."""
+    able = [name for name, other in methods().items() if issubclass(other, MultiLabel)]
+    if kind.name not in able:
+        raise InputError(f"{kind.name} is single-label: to fit a multi-label table, use {', '.join(able)}")
+
+
+def fit_labels(
+    dataset: Dataset, bank: Bank, kind: type[Method], config: MethodConfig, options: FitOptions
+) -> tuple[Method, LabelHead]:
+    """A method prepared for the dataset's labels, and the head that is fitted to all training images."""
+    check_multi_label(kind)
+    method = build_method(kind, config, bank.backbone, options.seed, dataset.classes, dataset.template)
+    options.announce(method)
+    if len(dataset.train) < 2:
+        raise InputError(f"{dataset.name} has {len(dataset.train)} training images: give two or more")
+    wanted = targets(dataset.train, len(dataset.classes))
+    for name, count in zip(dataset.classes, wanted.sum(0).tolist(), strict=True):
+        if count == len(wanted):
+            raise InputError(
+                f"{dataset.name}: every training image has the label {name!r}, so nothing tells it apart: "
+                "leave it out, or add images without it"
+            )
+        if not count and not method.takes_new_names:
+            raise InputError(
+                f"{dataset.name}: no training image has the label {name!r}, and {method.name} with these "
+                "settings reads no names: give it some, or another prior"
+            )
+    features = bank.encode(dataset.root, dataset.train)
+    device = method.backbone.device
+    images = Encoded(features.global_.to(device), features.patches)
+    assert isinstance(method, MultiLabel)  # as `check_multi_label` saw to
+    return method, method.label_head(images, wanted.to(device))
+
+
+def targets(items: Sequence[Item], classes: int) -> Float[Tensor, "n k"]:
+    """1 where an image has a label, 0 where not."""
+    table = torch.zeros(len(items), classes)
+    for row, item in enumerate(items):
+        table[row, list(item.labels)] = 1
+    return table
 
 
 def _train(

@@ -73,14 +73,13 @@ def _features(backbone: Backbone) -> Float[Tensor, "k d"]:
     """Of the drawings, kept as those of any images are."""
     see = tuple(f"{one.fingerprint} {one.dtype} {one.preprocess.identity}" for one in backbone.towers)
     if see not in _made:
+        pictures = drawings()
+        items = [Item(f"{place}.png", 0) for place in range(len(pictures))]
         with TemporaryDirectory() as folder:
-            items = []
-            for place, picture in enumerate(drawings()):
-                items.append(Item(f"{place}.png", 0))
-                Image.fromarray(picture).save(Path(folder, items[-1].path))
-            _made[see] = (
-                FeatureCache(backbone, progress=False).encode(Path(folder), items).global_.cpu().float()
-            )
+            for item, picture in zip(items, pictures, strict=True):
+                Image.fromarray(picture).save(Path(folder, item.path))
+            encoded = FeatureCache(backbone, progress=False).encode(Path(folder), items)
+        _made[see] = encoded.global_.cpu().float()
     return _made[see]
 
 
@@ -90,10 +89,8 @@ def drawings() -> list[Picture]:
     plain = [(0, 0, 0), (255, 255, 255), (128, 128, 128), (200, 30, 30)]
     found = [_blown_up(np.array([[colour]])) for colour in plain]
     ramp = np.linspace(0, 255, SIDE)
-    found += [
-        _grey(np.tile(ramp, (SIDE, 1))),
-        _grey(255 - 1.4 * np.hypot(*np.meshgrid(ramp - 128, ramp - 128))),
-    ]
+    glow = 255 - 1.4 * np.hypot(*np.meshgrid(ramp - 128, ramp - 128))
+    found += [_grey(np.tile(ramp, (SIDE, 1))), _grey(glow)]
     for mean, spread in ((128, 80), (12, 4)):
         noise = chance.normal(mean, spread, (SIDE, SIDE, 3)).clip(0, 255)
         found += [noise.astype(np.uint8), _grey(noise[:, :, 0])]
@@ -116,8 +113,8 @@ def _checks(rows: int, columns: int) -> NDArray[np.int_]:
 
 def _blown_up(colours: NDArray[np.int_]) -> Picture:
     """Few pixels as large ones."""
-    image = Image.fromarray(colours.astype(np.uint8))
-    return np.asarray(image.resize((SIDE, SIDE), Image.Resampling.NEAREST)).copy()
+    rows, columns = (SIDE // count for count in colours.shape[:2])
+    return colours.astype(np.uint8).repeat(rows, axis=0).repeat(columns, axis=1)
 
 
 def _page(chance: np.random.Generator, size: int, paper: int, ink: int) -> Picture:

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from pbprompt import distributed
 from pbprompt.errors import InputError, NoNumberError
+from pbprompt.evidence.label_head import LabelHead
 from pbprompt.learners.method import Method
-from pbprompt.learners.predictive import Predictive
+from pbprompt.learners.predictive import DIGITS, Predictive
 from pbprompt.learners.zeroshot import ZeroShot
 from pbprompt.model.hierarchy import Pairs
 from pbprompt.seeding import generator
 from pbprompt.vision.features.cache import Features
-from pbprompt.vision.similarity import at_least_float32
+from pbprompt.vision.similarity import at_least_float32, unit
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 SAMPLES = 20
@@ -88,3 +89,23 @@ def predict_features(predictor: Predictor, features: Features) -> Predictive:
         return predictor(features.images.to(device))
     mine = predictor(features.subset(distributed.own(range(len(features)))).images.to(device))
     return mine.mapped(lambda values: distributed.gather(values, len(features)))
+
+
+def predict_labels(head: LabelHead, classes: Sequence[str], images: Encoded) -> Predictive:
+    """Which labels each image has, perhaps none, with the probability of every label as it is shown: rounded.
+
+    Labels are independent, so that the doubt about an image is the sum of the doubts about its labels.
+    """
+    exact = head.probabilities(unit(images.global_.to(head.weight.device).float()))
+    if not exact.isfinite().all():
+        raise NoNumberError(
+            "the answer is NaN, since the towers' features are: take float32, or encode again"
+        )
+    shown = exact.double().cpu().round(decimals=DIGITS)
+    answers = Predictive.of_independent(shown).of_classes(classes)
+    return replace(answers, given=shown >= shown.new_tensor(thresholds(head)))
+
+
+def thresholds(head: LabelHead) -> list[float]:
+    """The probability from which on an image is said to have each label."""
+    return [round(value, 2) for value in head.threshold.tolist()]

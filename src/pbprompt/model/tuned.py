@@ -21,11 +21,17 @@ from pbprompt.model.calibration import Calibration, calibrate_left_out, read_cal
 from pbprompt.model.card import ModelInfo, Provenance, pool_facts
 from pbprompt.model.decisions import NO_RULE, Costs, Mix, Rule
 from pbprompt.model.folder import Given, copy_method, describe_model, load_model, save_model
-from pbprompt.model.learn import Bank, check_unlabelled, tune
+from pbprompt.model.learn import Bank, check_unlabelled, fit_labels, tune
 from pbprompt.model.manifest import ModelFiles, opened
-from pbprompt.model.multi_label import fit_labels, predict_labels, thresholds
 from pbprompt.model.nothing import Nothing
-from pbprompt.model.predictor import SAMPLES, Predictor, predictive, zero_shot
+from pbprompt.model.predictor import (
+    SAMPLES,
+    Predictor,
+    predict_labels,
+    predictive,
+    thresholds,
+    zero_shot,
+)
 from pbprompt.model.series import perhaps_series, series_facts, series_of
 from pbprompt.vision.features.encode import default_batch
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE, Dataset

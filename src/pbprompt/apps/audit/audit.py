@@ -27,7 +27,7 @@ from pbprompt.apps.audit.leave_one_out import (
 )
 from pbprompt.errors import InputError
 from pbprompt.files import as_text
-from pbprompt.model.multi_label import targets
+from pbprompt.model.learn import targets
 from pbprompt.model.predictor import zero_shot
 from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.features.progress import Progress

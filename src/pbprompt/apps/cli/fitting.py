@@ -38,8 +38,8 @@ from pbprompt.model.decisions import skew_words
 from pbprompt.model.evaluate import check_temperature
 from pbprompt.model.fitting import fit_into, fit_stream_into, is_stream, kept_beside, usual_shares
 from pbprompt.model.hierarchy import checked_hierarchy, levels, read_hierarchy
+from pbprompt.model.learn import check_multi_label
 from pbprompt.model.manifest import check_free, claim
-from pbprompt.model.multi_label import check_multi_label
 from pbprompt.model.scoring import CHEAP, probe_is_quick, rival_figures
 from pbprompt.model.series import by_path, series_of
 from pbprompt.model.tuned import TunedModel
