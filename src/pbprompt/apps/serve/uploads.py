@@ -14,7 +14,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from pbprompt.apps.serve.fairness import Shares
-from pbprompt.apps.serve.limits import MIB, Limits, Refused, too_large, too_many_images
+from pbprompt.apps.serve.limits import MIB, Limits, Refused, too_large
 from pbprompt.apps.serve.schemas import Body, parsed_body
 
 FIELDS, FIELD_BYTES = 128, 4096
@@ -46,7 +46,10 @@ async def receive(
             raise Refused(408, f"the request took longer than {limits.receive_seconds:g} s") from None
         except ClientDisconnect:
             raise Refused(400, "the client went away") from None
-        yield await asyncio.to_thread(parsed_body, kind, sent)
+        body = await asyncio.to_thread(parsed_body, kind, sent)
+        if len(getattr(body, "images", ())) > limits.images:
+            raise Refused(413, f"more than {limits.images} images in one request: send several requests")
+        yield body
     finally:
         held.give_back(taken)
 
@@ -63,25 +66,17 @@ async def _read(
                 raise Refused(422, "send one image to explain")
             return fields | {"image": images[0]}
         case "application/json":
-            body = b"".join([chunk async for chunk in stream])
-            return await asyncio.to_thread(_json, body, limits)
+            return await asyncio.to_thread(_json, b"".join([chunk async for chunk in stream]))
     raise Refused(415, f"send application/json{' or multipart/form-data with files' if form else ''}")
 
 
-def _json(body: bytes, limits: Limits) -> Any:
+def _json(body: bytes) -> Any:
     if sum(map(body.count, b"[{,")) > JSON_VALUES:
         raise Refused(413, f"the JSON has more than {JSON_VALUES:,} values")
     try:
-        sent = json.loads(body)
+        return json.loads(body)
     except (ValueError, RecursionError):
         raise Refused(400, "the body is not valid JSON") from None
-    if (
-        isinstance(sent, dict)
-        and isinstance(images := sent.get("images"), list)
-        and len(images) > limits.images
-    ):
-        raise too_many_images(limits)
-    return sent
 
 
 class FormReader(MultiPartParser):
@@ -103,9 +98,8 @@ class FormReader(MultiPartParser):
         except MultiPartException as error:
             raise Refused(400, f"the form data cannot be used: {error.message}") from None
         except (LookupError, UnicodeError):
-            raise Refused(
-                400, "the form data cannot be used: its charset is not known, or is another"
-            ) from None
+            reason = "the form data cannot be used: its charset is not known, or is another"
+            raise Refused(400, reason) from None
         if not self._ended:
             raise Refused(400, "the form data ends too early")
         fields: dict[str, Any] = {}
@@ -129,11 +123,6 @@ class FormReader(MultiPartParser):
         self._part_bytes += end - start
         if self._part_bytes > self._limits.image_bytes:
             raise too_large(self._limits)
-
-    def on_part_end(self) -> None:
-        super().on_part_end()
-        if sum(isinstance(value, UploadFile) for _, value in self.items) > self._limits.images:
-            raise too_many_images(self._limits)
 
     def on_end(self) -> None:
         self._ended = True
