@@ -52,14 +52,20 @@ class Cases(NamedTuple):
     parts: list[Case]
 
 
+def comparing(tuned: TunedModel) -> ComparesParts | None:
+    """What was fitted, where it compares patches."""
+    fitted = tuned.method.fitted
+    return fitted if isinstance(fitted, ComparesParts) and fitted.compares else None
+
+
 @torch.no_grad()
 def cases(
     tuned: TunedModel, image: Image.Image, names: Sequence[str] | None = None, root: Path | None = None
 ) -> list[Cases]:
     """Of the named classes, or of those that are likely; `root`: where the training photographs are now, if
     not where they were: then none outside of it is opened."""
-    method, data = tuned.method.fitted, tuned.info.data
-    if not isinstance(method, ComparesParts) or not method.compares or not data.photographs:
+    data = tuned.info.data
+    if (method := comparing(tuned)) is None or not data.photographs:
         raise InputError(
             "--reading cases: the model compares no patches: fit it by `fit --set patches=true`, or use "
             "another reading"
@@ -68,7 +74,7 @@ def cases(
     said = tuned.predictor(encoded).probabilities[0]
     first, *others = said.argsort(descending=True)[:CLASSES].tolist()
     likely = [first, *(row for row in others if said[row] >= LIKELY)]
-    rows = class_rows(method.classes, names) if names else likely
+    rows = class_rows(tuned.classes, names) if names else likely
     adds, sources = (part[0].cpu() for part in method.parts(encoded))
     folder, side = Path(os.path.abspath(root or data.root)), tuned.backbone.grid[0]  # noqa: PTH100 - links stay
     found = []
@@ -80,24 +86,23 @@ def cases(
             if root and not where.is_relative_to(folder):  # whoever made the model may have named any file
                 raise InputError(f"the model names a training photograph that is not in {folder}")
             parts.append(Case(float(adds[patch, row]), box(patch, side), where, box(place, side)))
-        found.append(Cases(method.classes[row], float(said[row]), float(adds[:, row].sum()), parts))
+        found.append(Cases(tuned.classes[row], float(said[row]), float(adds[:, row].sum()), parts))
     return found
 
 
 def told_apart(adds: Sequence[float], photographs: Sequence[int], across: int) -> list[int]:
     """The patches that add most, none beside another and none of the same photograph."""
+
+    def apart(one: int, other: int) -> bool:
+        (row, column), (its_row, its_column) = divmod(one, across), divmod(other, across)
+        beside = max(abs(row - its_row), abs(column - its_column)) <= 1
+        return photographs[one] != photographs[other] and not beside
+
     chosen: list[int] = []
     for patch in sorted(range(len(adds)), key=lambda place: -adds[place]):
-        if adds[patch] <= 0 or photographs[patch] < 0 or len(chosen) == PARTS:
-            continue
-        apart = all(
-            photographs[patch] != photographs[other]
-            and max(abs(a - b) for a, b in zip(divmod(patch, across), divmod(other, across), strict=True)) > 1
-            for other in chosen
-        )
-        if apart:
+        if adds[patch] > 0 <= photographs[patch] and all(apart(patch, other) for other in chosen):
             chosen.append(patch)
-    return chosen
+    return chosen[:PARTS]
 
 
 def cells(side: int) -> int:
@@ -145,8 +150,7 @@ def draw_case(part: Case, image: Image.Image, tuned: TunedModel) -> Image.Image:
 def of_mistakes(tuned: TunedModel, answers: Evaluation, root: Path) -> dict[str, Image.Image]:
     """By path, of the surest mistake of each of the most confused pairs: what spoke for the answer, above
     what spoke for the truth. None of a model that compares no patches."""
-    fitted = tuned.method.fitted
-    if not (isinstance(fitted, ComparesParts) and fitted.compares and tuned.info.data.photographs):
+    if comparing(tuned) is None or not tuned.info.data.photographs:
         return {}
     drawn = {}
     for pair in answers.confused[:MISTAKES]:

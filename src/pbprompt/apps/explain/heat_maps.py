@@ -26,7 +26,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -81,16 +81,10 @@ class HeatMaps:
 
     def save(self, path: Path) -> None:
         """Write all arrays as .npz."""
+        arrays: dict[str, Any] = {reading.replace("-", "_"): self.of(reading) for reading in READINGS}
+        arrays |= {"classes": np.array(self.classes), "probabilities": self.probabilities}
         buffer = io.BytesIO()
-        np.savez(
-            buffer,
-            patch_to_prompt=self.patch_to_prompt,
-            prompt_to_patch=self.prompt_to_patch,
-            contribution=self.contribution,
-            classes=np.array(self.classes),
-            probabilities=self.probabilities,
-            temperature=np.float32(self.temperature),
-        )
+        np.savez(buffer, **arrays, temperature=np.float32(self.temperature))
         write_bytes(path, buffer.getvalue())
 
 
@@ -110,18 +104,14 @@ def heat_maps(
     """
     method, bank = predictor.method, predictor.bank[:samples]
     backbone, prompts = method.backbone, method.prompts_of(bank)
-    rows = None if names is None else class_rows(method.classes, names)
     first = backbone.towers[0]
-    encoded = backbone.image(backbone.preprocess(image).unsqueeze(0).to(backbone.device))
-    looking = encoded
+    encoded = looking = backbone.image(backbone.preprocess(image)[None].to(backbone.device))
     if first is not backbone:
-        looking, prompts = (
-            first.image(first.preprocess(image)[None].to(first.device)),
-            prompts[..., : first.embed_dim],
-        )
+        looking = first.image(first.preprocess(image)[None].to(first.device))
+        prompts = prompts[..., : first.embed_dim]
     probabilities = predictor(encoded).probabilities[0]
-    if rows is None:
-        rows = probabilities.argsort(descending=True, stable=True)[:TOP].tolist()
+    likeliest = probabilities.argsort(descending=True, stable=True)[:TOP].tolist()
+    rows = likeliest if names is None else class_rows(method.classes, names)
     heat = method.plan_temperature if temperature is None else temperature
     log_weights = method.sample_logits(encoded, bank).log_softmax(-1)
     log_weights = log_weights.expand(len(prompts), -1, -1)  # prompts that make one classifier share its p_c
@@ -133,6 +123,7 @@ def heat_maps(
         return chosen.float().cpu().numpy()
 
     sources = method.fitted.sources(encoded) if isinstance(method.fitted, Explains) else {}
+    see = first.preprocess
     return HeatMaps(
         patch_to_prompt=maps(plans.prompt_given_patch),
         prompt_to_patch=maps(plans.patch_given_prompt),
@@ -144,8 +135,8 @@ def heat_maps(
             source: (logits - logits.mean(1, keepdim=True))[0, rows].float().cpu().numpy()
             for source, logits in sources.items()
         },
-        fit=first.preprocess.fit,
-        cropped=first.preprocess.size / (first.preprocess.resize or first.preprocess.size),
+        fit=see.fit,
+        cropped=see.size / (see.resize or see.size),
     )
 
 

@@ -5,13 +5,12 @@ from pathlib import Path
 
 from PIL import Image
 
-from pbprompt.apps.explain.cases import cases, draw_case
+from pbprompt.apps.explain.cases import cases, comparing, draw_case
 from pbprompt.apps.explain.drawing import draw_heat_maps, overlay, seen
 from pbprompt.apps.explain.heat_maps import heat_maps
 from pbprompt.apps.serve.limits import Refused
 from pbprompt.apps.serve.model import check_single_label
 from pbprompt.apps.serve.schemas import Explain, Explanation, LikePart
-from pbprompt.learners.fitted import ComparesParts
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.images import encoded_image
 from pbprompt.vision.images.names import known_as
@@ -30,8 +29,8 @@ def explain(
         raise Refused(404, f"class {name[:NAME_SHOWN]!r} is unknown: GET /classes lists them")
     png = asked.format == "png"
     maps = heat_maps(model.predictor, image, [name] if png else model.classes, asked.samples)
-    fitted, parts = model.method.fitted, []
-    if photographs and not png and isinstance(fitted, ComparesParts) and fitted.compares:
+    parts = []
+    if photographs and not png and comparing(model):
         parts = cases(model, image, [name], photographs)[0].parts
     image.thumbnail((SHOWN_SIDE, SHOWN_SIDE))
     if png:
