@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from PIL import Image
 
 import pbprompt
 from pbprompt.apps.labelling.next_images import (
@@ -9,7 +10,7 @@ from pbprompt.apps.labelling.next_images import (
     Entry,
     choose_rows,
     margin_doubt,
-    name_in_table,
+    names_in_table,
     next_images,
     read_table,
     series_among,
@@ -79,11 +80,10 @@ def test_other_files_are_refused(tmp_path, text, says):
 def test_names_are_relative_to_the_table_or_to_the_folder_and_links_keep_theirs(tmp_path):
     folder = tmp_path / "photos"
     folder.mkdir()
-    (tmp_path / "elsewhere.png").touch()
+    Image.new("RGB", (9, 9)).save(tmp_path / "elsewhere.png")
     (folder / "link.png").symlink_to(tmp_path / "elsewhere.png")
     for table, name in ((tmp_path / "t.csv", "photos/link.png"), (tmp_path / "other" / "t.csv", "link.png")):
-        root = table_root(folder, table)
-        assert name_in_table(folder / "link.png", folder, root) == name and (root / name).exists()
+        assert names_in_table(folder, table) == [name] and (table_root(folder, table) / name).exists()
 
 
 def test_one_of_a_burst_is_chosen_while_there_are_others():

@@ -37,7 +37,7 @@ def next_images(
     from pbprompt.apps.labelling.next_images import (
         RULES,
         Entry,
-        name_in_table,
+        names_in_table,
         read_table,
         series_among,
         table_root,
@@ -49,7 +49,6 @@ def next_images(
     from pbprompt.model.tuned import TunedModel
     from pbprompt.vision.features.cache import FeatureCache
     from pbprompt.vision.images.items import Item
-    from pbprompt.vision.images.stream import list_images
     from pbprompt.vision.images.tables import is_multi_label
 
     if by not in RULES:
@@ -57,7 +56,7 @@ def next_images(
     if not folder.is_dir():
         raise InputError(f"{folder}: not a folder: give one that holds the images to choose from")
     root = table_root(folder, out)
-    names = [name_in_table(path, folder, root) for path in list_images(folder)]
+    names = names_in_table(folder, out)
     former = read_table(out) if out.exists() else []
     listed = {row.image for row in former}
     items = [Item(name, 0) for name in names if name not in listed]

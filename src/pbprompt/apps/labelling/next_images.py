@@ -26,6 +26,7 @@ from pbprompt.learners.predictive import Predictive
 from pbprompt.model.series import MOST
 from pbprompt.seeding import generator
 from pbprompt.vision.images.build_dataset import SEPARATOR
+from pbprompt.vision.images.stream import list_images
 from pbprompt.vision.similarity import unit
 
 By = Literal["margin", "epistemic", "diverse", "random"]
@@ -178,9 +179,10 @@ def table_root(folder: Path, table: Path) -> Path:
     return home if folder.resolve().is_relative_to(home) else folder.resolve()
 
 
-def name_in_table(path: Path, folder: Path, root: Path) -> str:
-    """An image of the folder as the table calls it; a link in the folder keeps its own name."""
-    return (folder.resolve() / path.relative_to(folder)).relative_to(root).as_posix()
+def names_in_table(folder: Path, table: Path) -> list[str]:
+    """The folder's images as the table calls them; a link in the folder keeps its own name."""
+    root, inside = table_root(folder, table), folder.resolve()
+    return [(inside / path.relative_to(folder)).relative_to(root).as_posix() for path in list_images(folder)]
 
 
 def read_table(path: Path) -> list[Entry]:

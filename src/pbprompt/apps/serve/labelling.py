@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request, Response
 
 from pbprompt.apps.labelling.next_images import (
     Entry,
-    name_in_table,
+    names_in_table,
     next_images,
     read_table,
     table_root,
@@ -33,7 +33,6 @@ from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.cache import FeatureCache, Features
 from pbprompt.vision.images.items import Item
 from pbprompt.vision.images.names import known_as
-from pbprompt.vision.images.stream import list_images
 from pbprompt.vision.towers.backbone import Encoded
 
 AT_ONCE = 10  # images that one look at all the others chooses, so that they are unlike each other
@@ -79,19 +78,17 @@ class Labelling:
         if not folder.is_dir():
             raise InputError(f"{folder}: not a folder: give one that holds the images to label")
         table = table or folder / TABLE
-        root, home = table_root(folder, table), folder.resolve()
+        root, home, listed = table_root(folder, table), folder.resolve(), names_in_table(folder, table)
         rows = {row.image: row for row in read_table(table)} if table.exists() else {}
-        there = list_images(folder)
-        inside = [path for path in there if path.resolve().is_relative_to(home)]
-        names = [name_in_table(path, folder, root) for path in inside]
+        inside = [name for name in listed if (root / name).resolve().is_relative_to(home)]
         failures: dict[str, InputError] = {}
         bank = FeatureCache(model.backbone, progress=progress)
-        features = bank.encode(root, [Item(name, 0) for name in names], failures)
-        names = [name for name in names if name not in failures]
+        features = bank.encode(root, [Item(name, 0) for name in inside], failures)
+        names = [name for name in inside if name not in failures]
         if not names:
             raise InputError(f"{folder}: none of its images can be read: give a folder with some that can")
         notes = [str(error) for error in failures.values()]
-        if away := len(there) - len(inside):
+        if away := len(listed) - len(inside):
             notes.append(f"{away} links lead out of {folder}: what they lead to is not shown")
         if lost := len({name for name, row in rows.items() if row.label} - {*names}):
             notes.append(f"{lost} labels of {table} are of images that are not in {folder}: not learned")

@@ -70,9 +70,8 @@ class Metered(h11.Connection):
 
     room = 0
     _lines = 0  # that were handed on since the last event
-    _pieces = _bytes = _left = (
-        0  # of a body: those that came, and the bytes that are said to be still to come
-    )
+    _pieces = _bytes = 0  # of a body that came
+    _left = 0  # bytes of it that its header says are still to come
 
     def __init__(self, most: int) -> None:
         super().__init__(h11.SERVER, most)
@@ -99,8 +98,8 @@ class Metered(h11.Connection):
             self.room = max(0, self.room - len(event.headers))
             self._pieces = self._bytes = self._left = 0
         if isinstance(event, h11.Request):
-            told = dict(event.headers)
-            self._left = 0 if b"transfer-encoding" in told else int(told.get(b"content-length", 0))
+            headers = dict(event.headers)
+            self._left = 0 if b"transfer-encoding" in headers else int(headers.get(b"content-length", 0))
         elif isinstance(event, h11.Data):
             self._pieces, self._bytes = self._pieces + 1, self._bytes + len(event.data)
             self._left -= len(event.data)
@@ -194,17 +193,17 @@ class Seldom(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._since: dict[str, float] = {}
-        self._count: dict[str, int] = {}
+        self._begun: dict[str, tuple[float, int]] = {}  # of each kind since when, and how many
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING:
             return True
         kind, now = str(record.msg), time.monotonic()
-        if now - self._since.get(kind, -LOGGED_SECONDS) >= LOGGED_SECONDS:
-            self._since[kind], self._count[kind] = now, 0
-        self._count[kind] += 1
-        return self._count[kind] <= LOGGED
+        since, count = self._begun.get(kind, (now, 0))
+        if now - since >= LOGGED_SECONDS:
+            since, count = now, 0
+        self._begun[kind] = since, count + 1
+        return count < LOGGED
 
 
 SELDOM = Seldom()

@@ -99,7 +99,7 @@ class Service:
                 model = await self._visited(request.classes)
                 shares = request.reject_at, request.coverage, request.none_at, request.back_off
                 rule, note = self._rule(model, self._fitted, self._base, *shares)
-                squares = await self._squares(request.images)
+                squares = await self._decoded(request.images, model.backbone.preprocess.cropper)
                 answers = await self.batcher.submit([Question(one, model, rule) for one in squares])
         self._count(answers)
         records = []
@@ -143,7 +143,7 @@ class Service:
             raise Refused(422, f"{len(images)} images and {len(labels)} labels: send one each")
         with self._room.taken(len(images)):
             async with in_time(self.limits.answer_seconds):
-                squares = await self._squares(images)
+                squares = await self._decoded(images, self.model.backbone.preprocess.cropper)
                 await self.teach(
                     lambda model: with_examples(model, _seen(model, squares), labels, self.limits)
                 )
@@ -199,9 +199,6 @@ class Service:
             rows = slice(len(answers), len(answers) + len(list(alike)))
             answers += model.predict(Encoded(*(part[rows] for part in images)), rule)
         return answers
-
-    async def _squares(self, images: Sequence[schemas.Upload]) -> list[Image.Image]:
-        return await self._decoded(images, self.model.backbone.preprocess.cropper)
 
     async def _decoded(
         self, images: Sequence[schemas.Upload], cropper: Cropper | None = None
