@@ -42,7 +42,7 @@ def start(device: str) -> str:
 
 def stop() -> None:
     """Leave together, before the interpreter ends: what is left of a group then may abort the process."""
-    if dist.is_available() and dist.is_initialized():
+    if world()[1] > 1:
         dist.barrier()
         dist.destroy_process_group()
 
@@ -67,12 +67,10 @@ def own(rows: Sequence[T]) -> Sequence[T]:
 
 def average(tensors: Sequence[Tensor]) -> None:
     """Replace each tensor by its mean over the processes, in place."""
-    size = world()[1]
-    if size == 1:
-        return
-    for tensor in tensors:
-        dist.all_reduce(tensor)
-        tensor /= size
+    if (size := world()[1]) > 1:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+            tensor /= size
 
 
 def gather(mine: Tensor, total: int, dim: int = 0) -> Tensor:
@@ -82,10 +80,17 @@ def gather(mine: Tensor, total: int, dim: int = 0) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
+    """Rows dealt round robin, put back in order; a short share is padded, which falls off the end."""
+
     @staticmethod
     def forward(ctx: Any, mine: Tensor, total: int, dim: int) -> Tensor:
-        ctx.dim = dim
-        return _gathered(mine, total, dim)
+        ctx.dim, size = dim, world()[1]
+        missing = -(-total // size) - mine.shape[dim]
+        shape = (*mine.shape[:dim], missing, *mine.shape[dim + 1 :])
+        mine = torch.cat([mine, mine.new_zeros(shape)], dim=dim) if missing else mine.contiguous()
+        parts = [torch.empty_like(mine) for _ in range(size)]
+        dist.all_gather(parts, mine)
+        return torch.stack(parts, dim=dim + 1).flatten(dim, dim + 1).narrow(dim, 0, total)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
@@ -103,32 +108,15 @@ def gather_objects(mine: T) -> list[T]:
     return every
 
 
-def agree_on_errors(error: InputError | None) -> None:
-    """Raise the first process's error in all of them, so that none waits for one that stopped."""
-    if error and world()[1] == 1:
-        raise error
-    for message in gather_objects(error and str(error)):
-        if message:
-            raise InputError(message)
-
-
 def agreed(work: Callable[[], T]) -> T:
-    """The work's result, where it fails in no process."""
-    error = None
+    """The work's result, where it fails in no process: else none would wait for one that stopped."""
+    if world()[1] == 1:
+        return work()
+    message = ""
     try:
         result = work()
     except InputError as failure:
-        error = failure
-    agree_on_errors(error)
+        message = str(failure)
+    for first in filter(None, gather_objects(message)):
+        raise InputError(first)
     return result
-
-
-def _gathered(mine: Tensor, total: int, dim: int) -> Tensor:
-    """Rows dealt round robin, put back in order; a short share is padded, which falls off the end."""
-    size = world()[1]
-    missing = -(-total // size) - mine.shape[dim]
-    shape = (*mine.shape[:dim], missing, *mine.shape[dim + 1 :])
-    mine = torch.cat([mine, mine.new_zeros(shape)], dim=dim) if missing else mine.contiguous()
-    parts = [torch.empty_like(mine) for _ in range(size)]
-    dist.all_gather(parts, mine)
-    return torch.stack(parts, dim=dim + 1).flatten(dim, dim + 1).narrow(dim, 0, total)

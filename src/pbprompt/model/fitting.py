@@ -132,7 +132,7 @@ def fit_stream_into(
         model = model.with_left_out()
         if main:
             _with_facts(model, options=command or {}).save(folder)
-        distributed.agree_on_errors(None)  # which all wait for: now the model is written
+        distributed.agreed(lambda: None)  # which all wait for: now the model is written
         checkpoint.remove()
     return model, found
 

@@ -72,7 +72,7 @@ def test_each_verb_leads_to_the_next_and_the_model_grows(run, place):
     command = next_command(err)
     assert command == ["evaluate", "model2", str(place / "photos"), "--against-model", "model"]
     code, out, err = run(*command)
-    assert code == 0 and " model " in out and "right now and wrong by model:" in out and "warning" not in err
+    assert code == 0 and "\nmodel " in out and "right now and wrong by model:" in out and "warning" not in err
 
     code, _, err = run("next", "pool", "--model", "model2", "-n", "4")  # the table grows
     assert code == 0 and label(place / "next.csv") == 16

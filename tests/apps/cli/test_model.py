@@ -202,8 +202,3 @@ def test_what_cannot_be_changed_stays(run, tmp_path):
         code, out, err = run("model", command[0], tmp_path / "model", *command[1:])
         assert code == 2 and "fit it again" in out + err
     assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == held
-
-
-def test_the_former_word_for_a_class_by_name_is_told(run):
-    code, _, err = run("model", "keep", "model", "red panda")
-    assert code == 2 and "`pbprompt model add MODEL --name" in err

@@ -4,6 +4,8 @@ import inspect
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +37,30 @@ from pbprompt.errors import BrokenInstallError, InputError, one_line, warn_in_se
 RESEARCH = "research"  # the group of verbs for those who study methods
 
 
+@contextmanager
+def _in_short() -> Iterator[None]:
+    """A wrong option is repeated in what is said of it: however long it is, that is not."""
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "format_message"):  # typer's own
+            error.message = one_line(error.message)  # type: ignore[attr-defined]
+        raise
+
+
 class _Commands(TyperGroup):
-    """The verbs. A wrong option is repeated in what is said of it: however long it is, that is not."""
+    """The verbs."""
 
     def make_context(self, info_name: str | None, args: list[str], *given: Any, **named: Any) -> Any:
-        try:
+        with _in_short():
             return super().make_context(info_name, _plugins_first(args), *given, **named)
-        except Exception as error:
-            raise _shortened(error)  # noqa: B904 - it is the same
 
     def list_commands(self, ctx: Any) -> list[str]:
         """In the order in which they are needed; typer has groups of verbs last."""
         names = super().list_commands(ctx)
-        first = names.index("explain") if "model" in names else 0
-        return [*names[:first], *filter("model".__eq__, names), *(n for n in names[first:] if n != "model")]
+        names.remove("model")
+        names.insert(names.index("explain"), "model")
+        return names
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
@@ -59,10 +71,8 @@ class _Commands(TyperGroup):
         return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _in_short():
             return super().invoke(ctx)
-        except Exception as error:
-            raise _shortened(error)  # noqa: B904
 
 
 def _plugins_first(args: list[str]) -> list[str]:
@@ -76,12 +86,6 @@ def _plugins_first(args: list[str]) -> list[str]:
         else:
             (plugins if word.startswith("--plugin=") else others).append(word)
     return plugins + others
-
-
-def _shortened(error: Exception) -> Exception:
-    if hasattr(error, "format_message"):  # typer's own
-        error.message = one_line(error.message)  # type: ignore[attr-defined]
-    return error
 
 
 app = typer.Typer(

@@ -176,14 +176,12 @@ class FitCommand:
         declared: dict[str, Any] = {field.name: field.default for field in fields(cls)}
         usual = {name: option.default for name, option in declared.items()}  # of what must be given, nothing
         options = from_dict(cls, {**usual, **taken, **given}, "option")
-        for name, option in declared.items():  # as the command line checks them
-            value, least, most = (
-                getattr(options, name),
-                getattr(option, "min", None),
-                getattr(option, "max", None),
-            )
-            below = least is not None and value is not None and value < least
-            if below or (most is not None and value is not None and value > most):
+        for name, option in declared.items():  # as the command line checks them; NaN is within no bounds
+            value = getattr(options, name)
+            least, most = getattr(option, "min", None), getattr(option, "max", None)
+            if value is not None and not (
+                (least is None or least <= value) and (most is None or value <= most)
+            ):
                 raise InputError(f"option {name!r} is {value}: it is out of bounds")
         return options
 

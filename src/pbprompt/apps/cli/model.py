@@ -3,7 +3,7 @@
 import math
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pbprompt.apps.cli.options import NAMES
-from pbprompt.apps.cli.output import next_step, quote
+from pbprompt.apps.cli.options import MODEL, NAMES
+from pbprompt.apps.cli.output import next_step, note, quote
 from pbprompt.errors import InputError
 from pbprompt.files import as_text, held
 
 if TYPE_CHECKING:
     from pbprompt.model.tuned import TunedModel
 
+    Changed = tuple[TunedModel, str, dict[str, Any]]  # what was done in words, and what is known of it since
+
 app = typer.Typer(
     help="Change a saved model: add photographs and classes, rename, merge and remove classes, refit.",
     no_args_is_help=True,
 )
 
-MODEL = typer.Argument(..., help="A folder that `pbprompt fit` wrote.")
+CLASSES = typer.Argument(..., help="Classes of the model.")
 HASH = 16  # of a file's hash, by which a photograph that was added is known again
 OUT = typer.Option(None, "--out", "-o", help="Write the changed model here. [in its place]")
 
@@ -54,24 +56,20 @@ def add(
     """
     if not data and not names:
         raise InputError("nothing to add: give a folder or table of photographs, or --name with a class name")
-    if not data:
-        words = f"known by name: {', '.join(names)}"
-        _change(model, out, lambda tuned: (tuned.with_classes(names).with_left_out(), words))
-        return
 
-    def learned(tuned: "TunedModel") -> "tuple[TunedModel, str]":
-        return _taught(tuned.with_classes(names) if names else tuned, data, root, classes_file)
+    def learned(tuned: "TunedModel") -> "Changed":
+        named = tuned.with_classes(names) if names else tuned
+        if not data:
+            return named.with_left_out(), f"known by name: {', '.join(names)}", {}
+        return _taught(named, data, root, classes_file)
 
-    after = _change(model, out, learned)
-    fitted = after.info.data
+    fitted = _change(model, out, learned).info.data
     tested = fitted.options.get("data") if fitted.test_images else "KEPT-ASIDE/"
-    if out and tested:
+    if data and out and tested:
         next_step(f"pbprompt evaluate {quote(out)} {quote(tested)} --against-model {quote(model)}")
 
 
-def _taught(
-    tuned: "TunedModel", data: str, root: Path | None, classes_file: Path | None
-) -> "tuple[TunedModel, str]":
+def _taught(tuned: "TunedModel", data: str, root: Path | None, classes_file: Path | None) -> "Changed":
     from pbprompt.apps.audit.audit import open_images
     from pbprompt.files import file_hash
     from pbprompt.vision.features.cache import FeatureCache
@@ -88,18 +86,11 @@ def _taught(
     features = FeatureCache(tuned.backbone).encode(dataset.root, items)
     labels = [dataset.classes[item.label] for item in items]
     taught = tuned.partial_fit(features.images, labels)
-    facts = replace(taught.info.data, added=tuple(sorted({*known, *hashes})))
-    taught = replace(taught, info=replace(taught.info, data=facts))
     new = [name for name in taught.classes if name not in tuned.classes]
-    said = f"; new: {some(new)}" if new else ""
-    before = f"; {len(hashes) - len(items):,} were added before" if len(items) < len(hashes) else ""
-    return taught, f"added {len(items):,} photographs of {some(dict.fromkeys(labels))}{said}{before}"
-
-
-@app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def keep() -> None:
-    """What `add --name` was called."""
-    raise InputError('`pbprompt model keep` is `pbprompt model add MODEL --name "CLASS NAME"` now')
+    words = f"added {len(items):,} photographs of {some(dict.fromkeys(labels))}"
+    words += f"; new: {some(new)}" if new else ""
+    words += f"; {len(hashes) - len(items):,} were added before" if len(items) < len(hashes) else ""
+    return taught, words, {"added": tuple(sorted({*known, *hashes}))}
 
 
 @app.command()
@@ -119,7 +110,7 @@ def rename(
 @app.command()
 def merge(
     model: Path = MODEL,
-    names: list[str] = typer.Argument(..., help="Classes of the model."),
+    names: list[str] = CLASSES,
     into: str = typer.Option(..., "--into", help="What they are called together; may be one of them."),
     out: Path | None = OUT,
 ) -> None:
@@ -127,16 +118,11 @@ def merge(
 
     [bold]pbprompt model merge model/ tabby siamese --into cat[/bold]
     """
-    words = f"merged {', '.join(names)} into {into}"
-    _regroup(model, out, dict.fromkeys(names, into), words)
+    _regroup(model, out, dict.fromkeys(names, into), f"merged {', '.join(names)} into {into}")
 
 
 @app.command()
-def remove(
-    model: Path = MODEL,
-    names: list[str] = typer.Argument(..., help="Classes of the model."),
-    out: Path | None = OUT,
-) -> None:
+def remove(model: Path = MODEL, names: list[str] = CLASSES, out: Path | None = OUT) -> None:
     """Forget classes with their photographs.
 
     [bold]pbprompt model remove model/ other[/bold]
@@ -165,15 +151,17 @@ def refit(
 
     with _written(model, out) as place:
         before = TunedModel.load(model, device="auto")
-        given = before.info.data.options
-        if not given:
+        kept = before.info.data.options
+        if not kept:
             raise InputError(f"{model}: does not say what it was fitted to: use `pbprompt fit`")
-        towers = [one["name"] for one in before.info.towers]
+        towers, activation = [one["name"] for one in before.info.towers], before.info.activation
         work = place.absolute().parent / f".{place.absolute().name}.refit"  # what a kill leaves is replaced
-        options = FitCommand.of(
-            given, out=work, backbone=towers, activation=before.info.activation, allow_urls=allow_urls
-        )
-        _ask(options.sources, model, yes)
+        options = FitCommand.of(kept, out=work, backbone=towers, activation=activation, allow_urls=allow_urls)
+        if not yes:  # tables and links in the model's folder lead out of it, too
+            named = f"{model} names as its data: {', '.join(map(repr, options.sources))}"
+            if not sys.stdin.isatty():
+                raise InputError(f"{named}: add --yes to read what it names")
+            typer.confirm(f"{named}\nRead it?", abort=True, err=True)
         for change in before.info.data.changes:
             print(f"note: not in the sources, so not in the new model: {as_text(str(change))}")
         try:
@@ -183,21 +171,11 @@ def refit(
             after.save(place)
         finally:
             shutil.rmtree(work, ignore_errors=True)
-    print(f"saved: {place}", file=sys.stderr)
-    print(_difference(before, after))
+    note(f"saved: {place}")
+    _print_difference(before, after)
     former, now = (one.info.metrics.get("accuracy") for one in (before, after))
     if isinstance(former, float) and isinstance(now, float):
         print(f"on {judged_on(after.info.metrics)}: accuracy {former:.2%} before, {now:.2%} now")
-
-
-def _ask(sources: Sequence[str], model: Path, yes: bool) -> None:
-    """Let the person see what is read: tables and links in the model's folder lead out of it, too."""
-    if yes:
-        return
-    named = f"{model} names as its data: {', '.join(map(repr, sources))}"
-    if not sys.stdin.isatty():
-        raise InputError(f"{named}: add --yes to read what it names")
-    typer.confirm(f"{named}\nRead it?", abort=True, err=True)
 
 
 def _regroup(model: Path, out: Path | None, named: dict[str, Any], words: str) -> None:
@@ -205,29 +183,26 @@ def _regroup(model: Path, out: Path | None, named: dict[str, Any], words: str) -
         if not new.strip():
             raise InputError("a class name is empty: give one")
 
-    def called(tuned: "TunedModel") -> "tuple[TunedModel, str]":
-        changed, former, now = tuned.regrouped(named), tuned.info.data.regrouped, tuned.own_labels(named)
-        known = {**{old: now.get(new, new) if new else None for old, new in former.items()}, **now}
-        data = replace(changed.info.data, regrouped=known)
-        return replace(changed, info=replace(changed.info, data=data)), words
+    def called(tuned: "TunedModel") -> "Changed":
+        former, now = tuned.info.data.regrouped, tuned.own_labels(named)
+        since = {old: now.get(new, new) if new else None for old, new in former.items()}
+        return tuned.regrouped(named), words, {"regrouped": {**since, **now}}
 
     _change(model, out, called)
 
 
-def _change(
-    model: Path, out: Path | None, change: "Callable[[TunedModel], tuple[TunedModel, str]]"
-) -> "TunedModel":
-    """Load, change, save, and say what became of the figures."""
+def _change(model: Path, out: Path | None, change: "Callable[[TunedModel], Changed]") -> "TunedModel":
+    """Load, change, save with what is known of it now, and say what became of the figures."""
     from pbprompt.model.tuned import TunedModel
 
     with _written(model, out) as place:
         before = TunedModel.load(model, device="auto")
-        after, words = change(before)
-        data = replace(after.info.data, changes=(*before.info.data.changes, words))
+        after, words, facts = change(before)
+        data = replace(after.info.data, changes=(*before.info.data.changes, words), **facts)
         after = replace(after, info=replace(after.info, data=data))
         after.save(place)
     print(words)
-    print(_difference(before, after))
+    _print_difference(before, after)
     return after
 
 
@@ -242,17 +217,12 @@ def _written(model: Path, out: Path | None) -> Iterator[Path]:
         yield out or model
 
 
-def _difference(before: "TunedModel", after: "TunedModel") -> str:
+def _print_difference(before: "TunedModel", after: "TunedModel") -> None:
     """What the images that were left out say of both."""
-    told = []
-    for one in (before.with_left_out() if not before.multi_label else before, after):
-        found = one.calibration
-        if found is None or found.classes != len(one.classes):
-            told.append(f"{len(one.classes)} classes, not judged")
-            continue
-        loss = -sum(math.log(max(p, 1e-6)) for p in found.true) / len(found)
-        told.append(
-            f"{len(one.classes)} classes, accuracy {sum(found.right) / len(found):.2%}, NLL {loss:.3f} "
-            f"by {found.rests_on}"
-        )
-    return f"before: {told[0]}\nnow: {told[1]}"
+    former = before if before.multi_label else before.with_left_out()
+    for when, one in (("before", former), ("now", after)):
+        found, judged = one.calibration, "not judged"
+        if found is not None and found.classes == len(one.classes):
+            loss = -sum(math.log(max(p, 1e-6)) for p in found.true) / len(found)
+            judged = f"accuracy {sum(found.right) / len(found):.2%}, NLL {loss:.3f} by {found.rests_on}"
+        print(f"{when}: {len(one.classes)} classes, {judged}")

@@ -59,12 +59,12 @@ def next_step(command: str, why: str = "") -> None:
 
 def note(message: object) -> None:
     """A line on what was done, on standard error."""
-    print(shown(message), file=sys.stderr)
+    print(message, file=sys.stderr)
 
 
 def tell(message: object) -> None:
     """A line on what to mind, on standard error."""
-    note(f"pbprompt: {message}")
+    note(f"pbprompt: {shown(message)}")
 
 
 def screen() -> Console:
