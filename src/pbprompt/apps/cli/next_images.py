@@ -34,16 +34,7 @@ def next_images(
     many labels each saves: docs/label-next.md. With a multi-label model doubt is summed over the labels, and
     the column to fill in is `labels`.
     """
-    from pbprompt.apps.labelling.next_images import (
-        RULES,
-        Entry,
-        names_in_table,
-        read_table,
-        series_among,
-        table_root,
-        write_table,
-    )
-    from pbprompt.apps.labelling.next_images import next_images as choose
+    from pbprompt.apps.labelling import next_images as labelling
     from pbprompt.files import as_text, held
     from pbprompt.learners.fitted import PartialFit
     from pbprompt.model.tuned import TunedModel
@@ -51,18 +42,26 @@ def next_images(
     from pbprompt.vision.images.items import Item
     from pbprompt.vision.images.tables import is_multi_label
 
-    if by not in RULES:
-        raise InputError(f"--by {by}: {suggest(by, RULES)}")
+    def listed() -> tuple[list[labelling.Entry], set[str]]:
+        rows = labelling.read_table(out) if out.exists() else []
+        return rows, {row.image for row in rows}
+
+    def check_enough(there: int) -> None:
+        if count > there:
+            others = f" that are not in {out} and can be read" if out.exists() else " that can be read"
+            raise InputError(f"-n {count}: {folder} has {there:,} images{others}: ask for {there:,} or fewer")
+
+    if by not in labelling.RULES:
+        raise InputError(f"--by {by}: {suggest(by, labelling.RULES)}")
     if not folder.is_dir():
         raise InputError(f"{folder}: not a folder: give one that holds the images to choose from")
-    root = table_root(folder, out)
-    names = names_in_table(folder, out)
-    former = read_table(out) if out.exists() else []
-    listed = {row.image for row in former}
-    items = [Item(name, 0) for name in names if name not in listed]
+    root = labelling.table_root(folder, out)
+    names = labelling.names_in_table(folder, out)
+    former, known = listed()
+    items = [Item(name, 0) for name in names if name not in known]
     if not items:
         raise InputError(f"{folder}: all of its {len(names):,} images are in {out} already: nothing to label")
-    _check_enough(count, len(items), folder, out)
+    check_enough(len(items))
     tuned = TunedModel.load(model, backbone, device)
     column = "labels" if tuned.multi_label else "label"
     if former and is_multi_label(out) != tuned.multi_label:
@@ -72,27 +71,26 @@ def next_images(
     for error in failures.values():
         tell(error)
     items = [item for item in items if item.path not in failures]
-    _check_enough(count, len(items), folder, out)
-    said = tuned.predict(features.images)
-    groups = series_among(features.global_, said)
-    chosen = choose(features.global_, said, count, by, seed, groups)
+    check_enough(len(items))
+    predicted = tuned.predict(features.images)
+    groups = labelling.series_among(features.global_, predicted)
+    chosen = labelling.next_images(features.global_, predicted, count, by, seed, groups)
+    paths = [items[one.row].path for one in chosen]
     new = [
-        Entry(items[one.row].path, "", one.label, f"{one.probability:.4f}", f"{one.score:.4f}")
-        for one in chosen
+        labelling.Entry(path, "", one.label, f"{one.probability:.4f}", f"{one.score:.4f}")
+        for path, one in zip(paths, chosen, strict=True)
     ]
     with held(out.parent):  # who fills the table in meanwhile has changed it since it was read
-        former = read_table(out) if out.exists() else []
-        listed = {row.image for row in former}
-        new = [row for row in new if row.image not in listed]
-        write_table(out, [*former, *new], multi_label=tuned.multi_label)
-    columns = ("image", "suggested", "probability", "score")
-    told = [(as_text(items[one.row].path), one.label, one.probability, one.score) for one in chosen]
-    if as_json:
-        for values in told:
-            print_json(dict(zip(columns, values, strict=True)))
-    else:
-        rows = [(image, label, f"{share:.1%}", f"{score:.3f}") for image, label, share, score in told]
-        print_table(columns, rows, right=("probability", "score"), paths=("image",))
+        former, known = listed()
+        rows = [*former, *(row for row in new if row.image not in known)]
+        labelling.write_table(out, rows, multi_label=tuned.multi_label)
+    columns, cells = ("image", "suggested", "probability", "score"), []
+    for path, one in zip(map(as_text, paths), chosen, strict=True):
+        if as_json:
+            print_json(dict(zip(columns, (path, one.label, one.probability, one.score), strict=True)))
+        cells.append((path, one.label, f"{one.probability:.1%}", f"{one.score:.3f}"))
+    if not as_json:
+        print_table(columns, cells, right=columns[2:], paths=columns[:1])
     empty = sum(not row.label for row in former)
     if empty and not tuned.multi_label:
         tell(f"{empty} earlier rows of {out} have no label yet")
@@ -104,9 +102,3 @@ def next_images(
     else:
         where = "" if root == out.parent.resolve() else f" --root {quote(folder)}"
         next_step(f"pbprompt model add {quote(model)} {quote(out)}{where} --out NEW-MODEL")
-
-
-def _check_enough(wanted: int, there: int, folder: Path, out: Path) -> None:
-    if wanted > there:
-        others = f" that are not in {out} and can be read" if out.exists() else " that can be read"
-        raise InputError(f"-n {wanted}: {folder} has {there:,} images{others}: ask for {there:,} or fewer")

@@ -275,19 +275,15 @@ def _wanted(picture: "PictureRecipe", options: ReproduceOptions) -> "PictureReci
 
 
 def _executor(options: ReproduceOptions) -> "Executor":
+    from pbprompt.executors import LocalExecutor, RayExecutor, SlurmExecutor
+
     gpus = options.gpus_per_run
     if gpus is None:
         gpus = float(options.device.startswith("cuda"))
     if options.executor == "ray":
-        from pbprompt.executors import RayExecutor
-
         return RayExecutor(options.ray_address, gpus, options.jobs)
     if options.executor == "slurm":
-        from pbprompt.executors import SlurmExecutor
-
         return SlurmExecutor(options.runs / "slurm", gpus, options.jobs)
-    from pbprompt.executors import LocalExecutor
-
     return LocalExecutor(options.jobs, options.device)
 
 
