@@ -420,7 +420,7 @@ def test_a_mix_of_classes_and_groups_of_them(run, photos, model, tmp_path):
     code, out, err = run("predict", data, "--model", folder, "--costs", costs, "--json")
     assert code == 0 and {record["answer"] for record in records(out)} == {None}, err
     code, _, err = run("predict", data, "--model", folder, "--costs", costs, "--back-off", "0.6")
-    assert code == 2 and "--costs chooses the answers: leave it out" in err
+    assert code == 2 and "costs and back_off each choose the answer: give one of them" in err
     code, _, err = run("predict", data, "--classes", "a,b", "--costs", costs)
     assert code == 2 and "names alone" in err
     kinds.write_text("bird: bird\n")

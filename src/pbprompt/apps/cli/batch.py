@@ -15,15 +15,7 @@ from pbprompt.apps.batch.job import CACHED_UNITS, BatchJob, Executor, answers, h
 from pbprompt.apps.batch.on_ray import on_ray, sent
 from pbprompt.apps.batch.output import Output
 from pbprompt.apps.batch.pool import read_pool
-from pbprompt.apps.cli.calibration_words import (
-    back_off_words,
-    difference_words,
-    full_set_words,
-    mix_words,
-    perhaps_words,
-    promise_words,
-    shortened,
-)
+from pbprompt.apps.cli.calibration_words import answer_words, mix_words, shortened
 from pbprompt.apps.cli.options import refuse
 from pbprompt.apps.cli.output import next_step, print_json, print_table, quote, tell
 from pbprompt.apps.cli.predict import REJECT_AT, SHARES, PredictOptions
@@ -107,23 +99,14 @@ def _tuned(options: PredictOptions, folder: Path, stream: Stream) -> tuple[Tuned
     model = for_class_mix(model, options.class_mix, stream)
     if options.costs:
         model = model.for_costs(read_costs(options.costs, model.classes))
-    notes = [
-        *promise_words(folder, model.calibration, options.reject_at, options.coverage),
-        *perhaps_words(model.info.data),
-        *difference_words(model, bool(options.names), other_template),
-    ]
     reject_at, back_off = options.reject_at, options.back_off
     if model.calibration and reject_at is None and math.isfinite(model.calibration.promised(REJECT_AT)[1]):
         reject_at = REJECT_AT
     rule = model.rule(
         reject_at, options.coverage, options.none_at, per_class=options.per_class, back_off=back_off
     )
-    if model.calibration and back_off is not None:
-        notes.append(back_off_words(model.calibration, back_off))
-    if isinstance(rule.quantile, tuple):
-        notes += full_set_words(model, rule.quantile)
-    for note in notes:
-        tell(note)
+    for words in answer_words(model, rule, options, other_template):
+        tell(words)
     return model, rule
 
 
@@ -238,8 +221,6 @@ def output_of(options: PredictOptions) -> Output | None:
         refuse(options, "fast_resize precision together", "is for --executor local")
     if options.coverage is None:
         refuse(options, "per_class", "says how --coverage is meant", "give both")
-    if options.costs:
-        refuse(options, "back_off", "--costs chooses the answers")
     if options.out is None:
         refuse(options, "features executor", "says how --out is written", "give both")
         return None

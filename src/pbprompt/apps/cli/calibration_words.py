@@ -2,15 +2,14 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
-from pbprompt.apps.cli.predict import REJECT_AT
-from pbprompt.errors import InputError
+from pbprompt.apps.cli.predict import REJECT_AT, PredictOptions
 from pbprompt.learners.fitted import LeavesOut, ReadsNames
 from pbprompt.learners.method import Method
 from pbprompt.model import card
 from pbprompt.model.calibration import CERTAINTY, FEW_ANSWERED, Calibration
 from pbprompt.model.card import Provenance
+from pbprompt.model.decisions import Rule
 from pbprompt.model.manifest import CALIBRATION
 from pbprompt.model.metrics.conformal import fewest_images
 from pbprompt.model.metrics.selective import fewest_right, start, times_as_many
@@ -103,17 +102,35 @@ def little_words(calibration: Calibration, accuracy: float) -> str:
     )
 
 
-def promise_words(
-    model: Path, calibration: Calibration | None, reject_at: float | None, coverage: float | None
+def answer_words(
+    model: TunedModel, rule: Rule, options: PredictOptions, other_template: bool
 ) -> Iterator[str]:
-    """What the user should know of what the options ask of the model's validation images."""
-    if calibration is None:
+    """What to know of answers that a rule marks: what is promised of them, and where it cannot be."""
+    if (calibration := model.calibration) is None:
         remedy = "fit it again, on two photographs of each class or more, or on data with a val/ folder"
-        if reject_at is not None or coverage is not None:
-            rest = "which --reject-at and --coverage rest on"
-            raise InputError(f"{model}: no {CALIBRATION} in it, {rest}: {remedy}")
-        yield f"{model}: no {CALIBRATION} in it, so no image is marked unsure: {remedy}"
+        yield f"{options.model}: no {CALIBRATION} in it, so no image is marked unsure: {remedy}"
         return
+    yield from promise_words(calibration, options.reject_at, options.coverage)
+    yield from perhaps_words(model.info.data)
+    if options.names:
+        yield "warning: no validation image is of an added class: marks and sets cannot vouch for it"
+    samples = model.predictor.bank.shape[0]
+    other_seed = samples > 1 and model.seed != calibration.seed
+    if samples != calibration.samples or other_seed or (other_template and not calibration.left_out):
+        made = f"--samples {calibration.samples}, --seed {calibration.seed} and the model's template"
+        yield f"note: the thresholds were made with {made}; with others they are approximate"
+    if options.back_off is not None:
+        yield back_off_words(calibration, options.back_off)
+    quantiles = rule.quantile if isinstance(rule.quantile, tuple) else ()
+    if always := [name for name, q in zip(model.classes, quantiles, strict=False) if math.isinf(q)]:
+        yield (
+            f"warning: {len(always)} of {len(quantiles)} classes have too few validation images of their own "
+            f"and are in every set: {shortened(always)}"
+        )
+
+
+def promise_words(calibration: Calibration, reject_at: float | None, coverage: float | None) -> Iterator[str]:
+    """What --reject-at and --coverage promise by these images, or what is promised instead."""
     accuracy = REJECT_AT if reject_at is None else reject_at
     images = len(calibration.single)
     promised, threshold = calibration.promised(accuracy)
@@ -176,29 +193,6 @@ def mix_words(mix: Mapping[str, float], model: TunedModel) -> str:
     trained = dict(zip(model.classes, (counts / counts.sum()).tolist(), strict=True))
     most = sorted(mix, key=lambda name: -abs(mix[name] - trained[name]))
     return shortened([f"{name} {mix[name]:.1%} (in training {trained[name]:.1%})" for name in most])
-
-
-def full_set_words(model: TunedModel, quantiles: tuple[float, ...]) -> Iterator[str]:
-    """Which classes are in every set for want of images."""
-    always = [name for name, q in zip(model.classes, quantiles, strict=True) if math.isinf(q)]
-    if always:
-        yield (
-            f"warning: {len(always)} of {len(quantiles)} classes have too few validation images of their own "
-            f"and are in every set: {shortened(always)}"
-        )
-
-
-def difference_words(model: TunedModel, added: bool, other_template: bool) -> Iterator[str]:
-    """In what the validation images were answered otherwise than these will be."""
-    if (calibration := model.calibration) is None:
-        return
-    if added:
-        yield "warning: no validation image is of an added class: marks and sets cannot vouch for it"
-    samples = model.predictor.bank.shape[0]
-    other_seed = samples > 1 and model.seed != calibration.seed
-    if samples != calibration.samples or other_seed or (other_template and not calibration.left_out):
-        made = f"--samples {calibration.samples}, --seed {calibration.seed} and the model's template"
-        yield f"note: the thresholds were made with {made}; with others they are approximate"
 
 
 def shortened(names: Sequence[str]) -> str:
