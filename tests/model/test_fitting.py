@@ -10,7 +10,7 @@ from PIL import Image
 
 from pbprompt.errors import InputError
 from pbprompt.learners.fit_options import FitOptions
-from pbprompt.model import fitting
+from pbprompt.model import fitting, nothing
 from pbprompt.model.fitting import (
     check_streams,
     fit_gathered,
@@ -57,6 +57,17 @@ def test_a_draw_is_fitted_judged_and_saved(photos, tiny_vit, tmp_path):
     assert saved.calibration == model.calibration and len(saved.calibration) == 8
     with pytest.raises(InputError, match="holds a finished model"):
         fit_into(folder, few, bank, kind, kind.Config())
+
+
+def test_a_model_of_a_stream_tells_images_without_content(photos, tiny_vit, tmp_path, monkeypatch):
+    monkeypatch.setattr(nothing, "FEWEST", 12)
+    kind, stream = find_method("conjugate"), Stream([str(photos)])
+    fit_stream_into(tmp_path / "model", stream, tiny_vit, kind, kind.Config())
+    found = TunedModel.load(tmp_path / "model", tiny_vit).nothing
+    dataset = open_dataset(photos)
+    features = FeatureCache(tiny_vit, cache=tmp_path / "cache", progress=False).encode(photos, dataset.train)
+    for mine, theirs in zip(found, nothing.Nothing.fit(tiny_vit, features.global_), strict=True):
+        torch.testing.assert_close(mine, theirs)
 
 
 def test_a_stream_is_fitted_in_one_pass_and_saved(photos, tiny_vit, tmp_path):

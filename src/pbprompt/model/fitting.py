@@ -225,10 +225,13 @@ def fit_gathered(
     classes = choices.names(keys, source, naming)
     method = build_method(kind, config, backbone, choices.seed, classes, choices.template)
     assert isinstance(method, Streams)  # as `check_streams` saw to
-    method.begin_with(gathered.under(keys), None if unlabelled is None else unlabelled.to(backbone.device))
+    evidence = gathered.under(keys)
+    method.begin_with(evidence, None if unlabelled is None else unlabelled.to(backbone.device))
     data = Provenance(dataset=source, images=gathered.images, **pool_facts(method))
-    info, kept = describe_model(method, seed=choices.seed, data=data), getattr(method, "kept", None)
-    return TunedModel(method, info, nothing=None if kept is None else Nothing.fit(backbone, kept))
+    info, nothing = describe_model(method, seed=choices.seed, data=data), None
+    if len(backbone.towers) == 1:  # of several each part was kept at length 1, as no image comes
+        nothing = Nothing.fit(backbone, evidence.kept.images.to(backbone.device))
+    return TunedModel(method, info, nothing=nothing)
 
 
 def check_streams(kind: type[Method], config: MethodConfig, backbone: Backbone) -> None:
