@@ -26,13 +26,14 @@ from pbprompt import distributed
 from pbprompt.vision.towers.loading.load import load_backbone
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.sources import open_dataset
-from pbprompt.vision.images.stream import Stream, records
+from pbprompt.vision.images import records
+from pbprompt.vision.images.stream import Stream
 from pbprompt.vision.features.progress import Progress
 from pbprompt.model.fitting import fit_stream_into
 from pbprompt.model.scoring import score
 from pbprompt.model.fitting import gather_stream, kept_beside
 from pbprompt.learners.method import make_config
-from pbprompt.model.predictor import predictive
+from pbprompt.model.predictor import predict_features, predictive
 from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.learners.fit_options import FitOptions

@@ -14,8 +14,8 @@ from benchmarks.speed.plain import slots_of
 from pbprompt.errors import InputError
 from pbprompt.learners.trained import Trained
 from pbprompt.prompts.pbprompt.model import PBPrompt
-from pbprompt.prompts.rivals.cocoop import VPT
 from pbprompt.prompts.rivals.plot import PLOT
+from pbprompt.prompts.rivals.vpt import VPT
 from pbprompt.vision.towers.prompts import Prompt, common_length, named_prompts
 from pbprompt.vision.towers.text import TextConfig
 

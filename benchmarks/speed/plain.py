@@ -16,9 +16,10 @@ from pbprompt.learners.method import Batch
 from pbprompt.learners.trained import Trained
 from pbprompt.prompts.pbprompt.generator import PromptGenerator
 from pbprompt.prompts.pbprompt.model import PBPrompt, PBPromptConfig
-from pbprompt.prompts.rivals.cocoop import VPT, CoCoOp
+from pbprompt.prompts.rivals.cocoop import CoCoOp
 from pbprompt.prompts.rivals.coop import CoOp
 from pbprompt.prompts.rivals.plot import PLOT, PLOTConfig
+from pbprompt.prompts.rivals.vpt import VPT
 from pbprompt.vision.towers.backbone import Encoded
 from pbprompt.vision.towers.prompts import named_prompts
 

@@ -26,7 +26,7 @@ HOMES = (  # of the package's own methods, each in a file (or a folder) of its n
 )
 FILES = {
     "kgcoop": "coop", "prograd": "coop", "coplot": "plot", "maple": "ivlp", "promptsrc": "ivlp",
-    "vpt": "cocoop", "taskres": "adapters", "clap": "adapters", "clip-adapter": "adapters",
+    "taskres": "adapters", "clap": "adapters", "clip-adapter": "adapters",
     "gda": "linear", "lp++": "linear", "linear-probe": "linear",
     "nearest-mean": "nearest", "nearest-neighbours": "nearest",
 }  # fmt: skip

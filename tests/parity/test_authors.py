@@ -12,10 +12,11 @@ from pbprompt.evidence.rivals.tip_adapter import TipAdapter
 from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.prompts.pbprompt.transport import patch_cosines
 from pbprompt.prompts.pbprompt.variational import gaussian_kl
-from pbprompt.prompts.rivals import cocoop
-from pbprompt.prompts.rivals.cocoop import VPT, CoCoOp
+from pbprompt.prompts.rivals import vpt
+from pbprompt.prompts.rivals.cocoop import CoCoOp
 from pbprompt.prompts.rivals.coop import CoOp, without_conflict
 from pbprompt.prompts.rivals.plot import PLOTConfig, transported_cosines
+from pbprompt.prompts.rivals.vpt import VPT
 from pbprompt.testing.fits import tiny_vit
 from pbprompt.vision.similarity import class_logits, mean_probabilities
 from pbprompt.vision.towers.backbone import Encoded
@@ -83,7 +84,7 @@ def test_cocoop():
 def test_vpt(monkeypatch, conditional, theirs):
     noise = inputs(5, 1, 64, seed=20)
     monkeypatch.setattr("pbprompt.prompts.pbprompt.variational.draw_noise", lambda *_: noise)
-    monkeypatch.setattr(cocoop, "draw_noise", lambda *_: noise)
+    monkeypatch.setattr(vpt, "draw_noise", lambda *_: noise)
     words = (f"conditional={conditional}", "train_samples=5")
     method = prompting(VPT, lambda method: list(method.parameters()), *words)
     logits = method.sample_logits(some_images(1), method.class_features(5, torch.Generator()))

@@ -420,8 +420,9 @@ class TunedModel:
         judged = self.calibration
         if judged is None:
             raise InputError(
-                "the model was fitted without validation images, on which thresholds and sets rest: "
-                "fit it again on data that has some"
+                "the model was fitted without validation images, and without any left out, on which "
+                "thresholds and sets rest: fit it again, on two photographs of each class or more, or on "
+                "data with a val/ folder"
             )
         if accuracy is not None:
             rule = replace(rule, threshold=judged.promised(accuracy).threshold)

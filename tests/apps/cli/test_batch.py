@@ -199,7 +199,7 @@ def test_addresses_are_refused_unless_allowed():
 )
 def test_standard_input_without_an_image(monkeypatch, content, terminal, says):
     monkeypatch.setattr(sys, "stdin", Piped(content, terminal))
-    monkeypatch.setattr("pbprompt.apps.cli.batch.MOST_BYTES", 50)
+    monkeypatch.setattr("pbprompt.apps.cli.batch.MOST_WEB_BYTES", 50)
     (record,) = sources(["-"])
     with pytest.raises(InputError, match=says):
         record.read()

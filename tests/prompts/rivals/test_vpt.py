@@ -11,7 +11,7 @@ from pbprompt.errors import InputError
 from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.model.predictor import predictive
 from pbprompt.prompts.rivals import coop
-from pbprompt.prompts.rivals.cocoop import VPT, VPTConfig
+from pbprompt.prompts.rivals.vpt import VPT, VPTConfig
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 NAMES = ["cat", "golden_retriever", "x"]

@@ -177,7 +177,7 @@ class EvidenceClassifier(Estimator):
 
     def _joined(self, X: Any) -> Float[Tensor, "n d"]:
         """The features of all models side by side, each of length 1."""
-        listed = isinstance(X, list | tuple) and all(np.ndim(part) == 2 for part in X)
+        listed = isinstance(X, list | tuple) and all(np.asarray(part).ndim == 2 for part in X)
         if isinstance(self.text_features, list | tuple) and not listed:
             raise InputError("text_features is a list, one for each model: give X as a list of arrays too")
         tables = [feature_table(part) for part in (X if listed else [X])]

@@ -175,7 +175,7 @@ def as_image(picture: Any) -> Image.Image:
 def unlabelled_rows(y: Any, others: int = 2) -> NDArray[np.bool_]:
     """Where y has no label: None or, beside so many other whole numbers or more, scikit-learn's −1."""
     try:
-        given = [] if y is None or np.ndim(y) == 0 else np.asarray(y).tolist()
+        given = [] if y is None or np.asarray(y).ndim == 0 else np.asarray(y).tolist()
     except ValueError:  # lists of unlike lengths, which `read_labels` refuses
         given = []
     numbers = {label for label in given if type(label) is int}
