@@ -57,6 +57,14 @@ def test_damaged(name: str, tmp_path: Path) -> None:
     for whole in EMBEDDED:
         shutil.copytree(str(ASSETS / whole), tmp_path / whole)
     read_embedded(name, tmp_path)
+    config = tmp_path / name / "config.json"
+    whole_config = json.loads(config.read_text())
+    for lost in ({}, {"vision": None}, {"vision": {}}, {"name": None}):
+        damaged = {key: value for key, value in (whole_config | lost).items() if value is not None}
+        config.write_text(json.dumps(damaged if lost else [damaged]))
+        with pytest.raises(BrokenInstallError, match=f"{name}: unreadable"):
+            read_embedded(name, tmp_path)
+    config.write_text(json.dumps(whole_config))
     (tmp_path / name / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(BrokenInstallError, match=f"{name}: .* has the wrong checksum"):
         read_embedded(name, tmp_path)

@@ -5,6 +5,8 @@ An EfficientNet-Lite trunk is under a position-wise head (`lite`) or under a vis
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -168,16 +170,18 @@ def same_trunk(one: LiteTrunk, other: LiteTrunk) -> bool:
 def read_embedded(name: str, folder: Traversable | None = None) -> tuple[BackboneConfig, dict[str, Tensor]]:
     """An embedded model's config and its tensors in OpenAI's layout; checksums are verified on the way."""
     folder = folder or ASSETS
-    declared, state = _read_whole(folder / "lite")
-    trunk, config = _lite_config(declared)
+    with _whole(folder / "lite"):
+        declared, state = _read_whole(folder / "lite")
+        trunk, config = _lite_config(declared)
     if name == "lite":
         return config, state
     # lite-vit: text tower, preprocessing and trunk are those of lite
-    declared, own = _read_whole(folder / "lite-vit")
-    vision, size = declared["vision"], trunk.image_size
-    patch = size // trunk.grid[0]
-    sizes = LiteVitConfig(size, patch, vision["width"], vision["layers"], vision["heads"], trunk=trunk)
-    config = replace(config, name=declared["name"], vision=sizes, activation=vision["activation"])
+    with _whole(folder / "lite-vit"):
+        declared, own = _read_whole(folder / "lite-vit")
+        vision, size = declared["vision"], trunk.image_size
+        patch = size // trunk.grid[0]
+        sizes = LiteVitConfig(size, patch, vision["width"], vision["layers"], vision["heads"], trunk=trunk)
+        config = replace(config, name=declared["name"], vision=sizes, activation=vision["activation"])
     shared = {key: value for key, value in state.items() if not key.startswith("visual.head.")}
     own["conv1.weight"] = own.pop("stem.weight")[:, :, None, None]  # its patches are the map's positions
     return config, {
@@ -186,14 +190,19 @@ def read_embedded(name: str, folder: Traversable | None = None) -> tuple[Backbon
     }
 
 
-def _read_whole(folder: Traversable) -> tuple[dict[str, Any], dict[str, Tensor]]:
+@contextmanager
+def _whole(folder: Traversable) -> Iterator[None]:
+    """While an embedded model is read: what its files lack is the installation's fault."""
     try:
-        config = json.loads((folder / "config.json").read_bytes())
-        content = (folder / "model.safetensors").read_bytes()
-        intact = hashlib.sha256(content).hexdigest() == config["sha256"]
-    except (OSError, ValueError, KeyError) as error:
+        yield
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise BrokenInstallError(f"{folder}: unreadable ({error!r}); install pbprompt again") from None
-    if not intact:
+
+
+def _read_whole(folder: Traversable) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    config = json.loads((folder / "config.json").read_bytes())
+    content = (folder / "model.safetensors").read_bytes()
+    if hashlib.sha256(content).hexdigest() != config["sha256"]:
         raise BrokenInstallError(
             f"{folder}: model.safetensors has the wrong checksum; install pbprompt again"
         )
