@@ -173,5 +173,6 @@ def _captions(picture: PictureRecipe, model: TunedModel, name: str, image: Image
     found = nearest_captions(
         model.method, picture.captions, [name], picture.top_k, picture.samples, picture.seed
     )
-    fit = model.backbone.preprocess.fit
-    return draw_captions(name, image, found, fit), {"prompts": [prompt.to_dict() for prompt in found]}
+    see = model.backbone.preprocess
+    drawn = draw_captions(name, image, found, see.fit, see.kept)
+    return drawn, {"prompts": [prompt.to_dict() for prompt in found]}

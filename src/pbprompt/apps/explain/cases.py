@@ -141,7 +141,7 @@ def draw_case(part: Case, image: Image.Image, tuned: TunedModel) -> Image.Image:
     for at, picture, where in ((0, image, part.box), (1, _opened(part.photograph), part.place)):
         tile = Image.new("RGB", (SIDE, SIDE), "lightgrey")
         if picture is not None:
-            tile = seen(picture, SIDE, see.fit, see.size / (see.resize or see.size))
+            tile = seen(picture, SIDE, see.fit, see.kept)
         ImageDraw.Draw(tile).rectangle([share * (SIDE - 1) for share in where], outline=MARK, width=3)
         canvas.paste(tile, (at * (SIDE + GAP), 0))
     return canvas

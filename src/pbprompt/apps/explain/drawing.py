@@ -96,9 +96,13 @@ def draw_heat_maps(maps: HeatMaps, image: Image.Image, reading: Reading = "contr
 
 
 def draw_captions(
-    name: str, image: Image.Image, prompts: Sequence[PromptCaptions], fit: Fit = "crop"
+    name: str,
+    image: Image.Image,
+    prompts: Sequence[PromptCaptions],
+    fit: Fit = "crop",
+    cropped: float = 1.0,
 ) -> Image.Image:
-    """The square that the model sees, and beside it each prompt's captions with their cosines."""
+    """The square that the model sees (`seen`), and beside it each prompt's captions with their cosines."""
     lines = [(name, INK)]
     for prompt in prompts:
         lines.append((f"prompt {prompt.sample + 1}", FAINT))
@@ -108,7 +112,7 @@ def draw_captions(
     width = 2 * GAP + max(int(ImageFont.load_default(12).getlength(text)) for text, _ in lines) + 1
     height = 2 * GAP + max(SIDE, LINE * len(lines))
     canvas = Image.new("RGB", (SIDE + 2 * GAP + width, height), "white")
-    canvas.paste(seen(image, SIDE, fit), (GAP, GAP))
+    canvas.paste(seen(image, SIDE, fit, cropped), (GAP, GAP))
     draw = ImageDraw.Draw(canvas)
     for number, (text, colour) in enumerate(lines):
         write(draw, (SIDE + 3 * GAP, GAP + number * LINE), text, width, colour)

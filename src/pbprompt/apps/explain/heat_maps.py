@@ -136,7 +136,7 @@ def heat_maps(
             for source, logits in sources.items()
         },
         fit=see.fit,
-        cropped=see.size / (see.resize or see.size),
+        cropped=see.kept,
     )
 
 

@@ -59,6 +59,11 @@ class Preprocess:
         return Crop(self.size, self.fit, self.interpolation, self.resize, self.draft, self.fast)
 
     @property
+    def kept(self) -> float:
+        """The share of an image's shorter side that is in the square, where that is a crop."""
+        return self.size / (self.resize or self.size)
+
+    @property
     def shape(self) -> tuple[int, int]:
         return self.size, self.size
 
