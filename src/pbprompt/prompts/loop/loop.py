@@ -86,9 +86,7 @@ def train(method: Trained, features: EpochFeatures, examples: int, run: Run) -> 
         run, checkpoint = replace(run, options=quiet), None
     watch = _Watch(method, run, total, done, tally)
     saved = time.monotonic()
-    recorded = (
-        0  # steps that are in the log: parameters, step and log belong together, not so within an update
-    )
+    recorded = 0  # steps in the log: parameters, step and log belong together, not so within an update
 
     def save() -> None:
         watch.settle()  # what diverged is never saved

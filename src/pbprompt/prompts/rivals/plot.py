@@ -65,13 +65,10 @@ class PLOT(NameInContext):
 
     def __init__(self, config: PLOTConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        sets, phrases = (
-            config.prompts,
-            [one.strip() for one in config.words.split(",")] if config.words else [],
-        )
-        if sets < max(1, len(phrases)) or len(set(phrases)) < len(
-            phrases
-        ):  # sets that start alike stay alike
+        sets = config.prompts
+        phrases = [one.strip() for one in config.words.split(",")] if config.words else []
+        alike = len(set(phrases)) < len(phrases)  # sets that start alike stay alike
+        if sets < max(1, len(phrases)) or alike:
             raise InputError(
                 f"setting 'words' has the phrases {phrases} for {sets} context sets: "
                 "give each set at most one, all different"

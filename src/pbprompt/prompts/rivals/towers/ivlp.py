@@ -185,11 +185,8 @@ class PromptSRC(IVLP):
     Config: ClassVar[type[MethodConfig]] = PromptSRCConfig
     presets = {
         "published": {"depth": 9},
-        "transfer": {
-            "depth": 3,
-            "average_at": 6.0,
-            "average_within": 10.0,
-        },  # from ImageNet to other datasets
+        # from ImageNet to other datasets
+        "transfer": {"depth": 3, "average_at": 6.0, "average_within": 10.0},
         "few-shot": {"depth": 9, "epochs": 50, "average_at": 30.0, "average_within": 30.0},
         "few-shot-fine": {"depth": 9, "epochs": 50, "average_at": 45.0, "average_within": 5.0},
     }
