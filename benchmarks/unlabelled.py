@@ -75,7 +75,7 @@ def fitted(given: Problem, few: Labelled, pool: Tensor | None, *, together: bool
     if len(few.labels):
         method.begin(few.encoded, few.labels, unlabelled=None if together else pool)
         if together and pool is not None:
-            method.beside(pool, asked=True)
+            method.add_unlabelled(pool, to_classify=True)
     elif pool is not None:
         method.begin_by_names(pool)
     return method

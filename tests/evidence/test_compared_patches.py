@@ -110,7 +110,7 @@ def test_where_patches_take_no_part(tiny_vit):
     with pytest.raises(InputError, match="fit it again on all"):
         method.learn(more, labels)
     with pytest.raises(InputError, match="without a label"):
-        method.beside(unit(more.global_))
+        method.add_unlabelled(unit(more.global_))
     with pytest.raises(InputError, match="one label of each image"):
         method.label_head(more, torch.eye(3)[labels])
     with pytest.raises(InputError, match="have 1 each"):

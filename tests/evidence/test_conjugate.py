@@ -789,7 +789,7 @@ def test_a_model_with_unlabelled_ones_is_saved_and_lived_with(tiny_vit, tmp_path
     again.learn(photographs(tiny_vit, NAMES, labels, seed=6, noise=0.3), labels)
     assert again.absorbed is not None and again.fitted.left_out() is not None  # the pool is weighed anew
     assert torch.isfinite(ask(again, new).probabilities).all()
-    again.beside(others.global_[:5])  # and more of them join it
+    again.add_unlabelled(others.global_[:5])  # and more of them join it
     assert again.absorbed is not None and len(again.absorbed.familiar) == 5
     kept = len(method.fitted.pool)
     method.regroup({NAMES[0]: "hen"})  # they stay beside classes that are renamed
@@ -813,7 +813,7 @@ def test_names_and_unlabelled_ones_alone(tiny_vit):
     assert (said.argmax(1) == labels).double().mean() > 0.5
     assert method.fitted.left_out() is None and method.fitted.familiarity(others) is None
     with pytest.raises(InputError, match="without any label"):
-        method.beside(others.global_)
+        method.add_unlabelled(others.global_)
     with pytest.raises(InputError, match="without any label"):
         method.regroup({"cat": "hen"})
     few = labels_of((2, 2, 2, 2))

@@ -112,17 +112,17 @@ def test_the_answer_is_the_mean_over_towers():
 def test_images_without_a_label_are_seen_by_every_tower():
     method = fitted(TowerEvidence, {"learning_rate": 0.05}, tiny_vit())
     seen = as_tuned(method, to_train_on(method, random_images(tiny_vit(), torch.arange(30) % 3)))
-    method.beside(seen.global_, asked=True)
+    method.add_unlabelled(seen.global_, to_classify=True)
     alone = [Conjugate(ConjugateConfig(), tiny_vit()) for _ in range(2)]
     for reader, own, part in zip(alone, method.readers, seen.global_.split(32, dim=1), strict=True):
         reader.prepare(NAMES, "a {}.")
         reader.begin_with(own.fitted.shown.evidence)
-        reader.beside(part, asked=True)
+        reader.add_unlabelled(part, to_classify=True)
         for name, value in reader.state_dict().items():
             torch.testing.assert_close(own.state_dict()[name], value)
     assert torch.equal(method.absorbed.familiar, alone[1].absorbed.familiar)
     with pytest.raises(InputError, match="takes unlabelled images once its tower is tuned"):
-        method.beside(seen.global_[:, :32])
+        method.add_unlabelled(seen.global_[:, :32])
     with pytest.raises(InputError, match="without any, use conjugate"):
         method.begin_by_names(seen.global_)
 

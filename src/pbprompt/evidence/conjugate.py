@@ -129,14 +129,14 @@ class Conjugate(Memory):
         shown = Shown.nothing(sum(self.sight.widths), self.backbone.device, self.classes)
         self._keep(self._fitted_to(shown, unlabelled))
 
-    def beside(self, images: Float[Tensor, "m d"], *, asked: bool = False) -> None:
+    def add_unlabelled(self, images: Float[Tensor, "m d"], *, to_classify: bool = False) -> None:
         fitted = self.known()
         if not len(fitted.shown.evidence.kept.labels):
             raise InputError(
                 "the model was fitted without any label, so that nothing can judge more images: fit it again "
                 "with all of them unlabelled, or with a few labels"
             )
-        self._keep(self._fitted_to(fitted.shown, images, 0 if asked else IN_KERNEL))
+        self._keep(self._fitted_to(fitted.shown, images, 0 if to_classify else IN_KERNEL))
 
     def learn(self, images: Encoded, labels: Int[Tensor, " n"], classes: Sequence[str] | None = None) -> None:
         """As if fitted on the former images and these; classes without a photograph so far get theirs."""

@@ -28,9 +28,9 @@ class TakesUnlabelled(Protocol):
     def absorbed(self) -> Absorbed | None:
         """What became of them; None: there were none, or the model was loaded."""
 
-    def beside(self, images: Float[Tensor, "m d"], *, asked: bool = False) -> None:
-        """Of a fitted method: as if fitted beside these features of images without a label too; `asked`: they
-        are themselves to be classified."""
+    def add_unlabelled(self, images: Float[Tensor, "m d"], *, to_classify: bool = False) -> None:
+        """Of a fitted method: as if fitted to these features of images without a label too;
+        `to_classify`: they are themselves to be classified."""
 
     def begin_by_names(self, unlabelled: Float[Tensor, "m d"]) -> None:
         """`begin` without any labelled image."""

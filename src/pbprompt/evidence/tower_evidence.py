@@ -143,7 +143,7 @@ class TowerEvidence(Trained):
         for reader, part in zip(self._towers, self._parts(batch.images), strict=True):
             reader.begin(part, batch.labels.clone())  # each has its own to save
 
-    def beside(self, images: Float[Tensor, "m d"], *, asked: bool = False) -> None:
+    def add_unlabelled(self, images: Float[Tensor, "m d"], *, to_classify: bool = False) -> None:
         """Each tower has its own features of them, once it is tuned."""
         parts = images.split(self.given.embed_dim, dim=-1)
         if len(parts) != len(self._towers):
@@ -152,7 +152,7 @@ class TowerEvidence(Trained):
                 "`predict` or `evaluate` with --together"
             )
         for reader, part in zip(self._towers, parts, strict=True):
-            reader.beside(part, asked=asked)
+            reader.add_unlabelled(part, to_classify=to_classify)
 
     def begin_by_names(self, unlabelled: Float[Tensor, "m d"]) -> None:
         raise InputError(f"{self.name} tunes a tower by labelled images: without any, use conjugate")

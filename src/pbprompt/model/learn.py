@@ -61,7 +61,7 @@ def tune(
     weights, groups, pool = options.weights, options.groups, options.unlabelled
     counted = None if weights is None else relative_weights(method, dataset.train, weights)
     if pool is not None and isinstance(method, Trained):
-        check_unlabelled(method).beside(pool)  # which says that it takes them later
+        check_unlabelled(method).add_unlabelled(pool)  # which says that it takes them later
     elif pool is not None:
         check_unlabelled(method)
     counted, groups, pool = (

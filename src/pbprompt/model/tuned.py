@@ -195,7 +195,7 @@ class TunedModel:
     def together(self, images: Float[Tensor, "m d"]) -> Self:
         """The model having seen these images without labels too, such as those that it is to classify."""
         method = copy_method(self.single_label().method)
-        check_unlabelled(method).beside(images.to(self.backbone.device), asked=True)
+        check_unlabelled(method).add_unlabelled(images.to(self.backbone.device), to_classify=True)
         method.prepare(self.classes, method.template)
         return self._relearned(method)
 
