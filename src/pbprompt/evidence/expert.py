@@ -1,6 +1,6 @@
 """What an expert is: one reading of labelled photographs, which scores every class of an image.
 
-An expert is a file with one function, `fit(photographs) -> (expert, held out)`, and its `Kind`:
+An expert is one function, `fit(photographs) -> (expert, held out)`, and its `Kind`:
 
 - the expert itself is a NamedTuple of tensors (they are what a model saves), with `scores`, `slopes` and
   `closeness`, as `Expert` has them;
@@ -21,14 +21,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pbprompt.evidence.evidence import Evidence, Kept, Statistics, apart, feature_keys
-from pbprompt.evidence.series import places_in_class
+from pbprompt.evidence.series import places_in_class, series_folds
 from pbprompt.evidence.text_map import TextMap, learn_text_map
 
 if TYPE_CHECKING:
     from pbprompt.evidence.experts.patches import Patches
-
-
-from pbprompt.evidence.series import series_folds
 
 FOLDS = 16
 SERIES_FOLDS = 4
@@ -46,7 +43,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Photographs:
-    """TrainingImages photographs and names as one backbone sees them: what an expert is fitted to.
+    """Labelled photographs and names as one backbone sees them: what an expert is fitted to.
 
     Every class has photographs; the sums are of all of them, the rows of those that are held out in turn.
     """
@@ -255,18 +252,18 @@ def held_out_by_series(
     labels, scores, closeness = left.labels, left.scores.clone(), left.closeness.clone()
     several = torch.zeros_like(left.several)
     for rows in series_folds(labels, groups, SERIES_FOLDS):
-        said: list[Tensor] = []
+        found: list[Tensor] = []
         near = []
         for seen, own in zip(photographs, kinds, strict=True):
-            rest, asked = seen.without(rows), Seen(seen.images[rows])
+            rest, images = seen.without(rows), Seen(seen.images[rows])
             for kind in own:
                 if kind.from_patches:  # which were held out with their series before
-                    said.append(scores[len(said), rows])
+                    found.append(scores[len(found), rows])
                     continue
                 expert: Expert = kind.fit(rest)[0]
-                said.append(expert.scores(asked))
-                near.append(expert.closeness(said[-1]))
-        scores[:, rows] = torch.stack(said).to(scores)
+                found.append(expert.scores(images))
+                near.append(expert.closeness(found[-1]))
+        scores[:, rows] = torch.stack(found).to(scores)
         closeness[:, rows] = torch.stack([table for table in near if table is not None]).to(closeness)
         several[rows] = True
     return left._replace(scores=scores, closeness=closeness, several=several)

@@ -1,6 +1,6 @@
 """The default model, fitted: names as prior, photographs as evidence, and how far to trust each.
 
-Experts (`experts.py`) score every class, and what they say is added up:
+Experts (`experts/`) score every class, and what they say is added up:
 
     p(c | x) = mean over w of softmax_c Σ_k w_k E_k[x, c]
 
@@ -11,7 +11,7 @@ Experts (`experts.py`) score every class, and what they say is added up:
     patches      P_c(x)                  parts of photographs that look alike, where these are compared
 
 of each backbone, if there are several. Each expert answers every photograph as if it had not been there, with
-as many of the other classes (`expert.py`), and the weights w are fitted to that (`weights.py`, `weights.py`).
+as many of the other classes (`expert.py`), and the weights w are fitted to that (`weights.py`).
 
 An image unlike all photographs (`novelty.py`), such as a drawing where they are photos, is left to the
 names as far as they tell anything, g = I · unlike(x), I the share of ln K that names alone tell:
@@ -100,8 +100,8 @@ class Posterior(NamedTuple):
     def strangeness(self, scores: Float[Tensor, "e b k"]) -> Float[Tensor, " b"]:
         """F of images, from what the experts say of all known classes."""
         close = [each.closeness(table) for each, table in zip(self.experts, scores, strict=True)]
-        told = [table for table in close if table is not None]
-        return self.novelty.statistic(torch.stack(told), beyond(self.views))
+        known = [table for table in close if table is not None]
+        return self.novelty.statistic(torch.stack(known), beyond(self.views))
 
     def by_name(self, scores: Float[Tensor, "e b k"]) -> Float[Tensor, "b k"]:
         """ψ₀·E of the names."""
@@ -110,8 +110,8 @@ class Posterior(NamedTuple):
     def names_alone(self, *images: Seen) -> Float[Tensor, "b k"]:
         """The same, of images."""
         names = [self.experts[row] for row in name_rows(kinds_of(self.views))]
-        said = torch.stack([each.scores(seen) for each, seen in zip(names, images, strict=True)])
-        return combined(said, self.name_scale.unsqueeze(0))[0]
+        scores = torch.stack([each.scores(seen) for each, seen in zip(names, images, strict=True)])
+        return combined(scores, self.name_scale.unsqueeze(0))[0]
 
     def mixed_with_names(
         self,
@@ -225,6 +225,6 @@ def judged(
     by_name = combined(left.scores[name_rows(kinds)], name_scale.unsqueeze(0))[0]
     novelty = fit_novelty(left, beyond(views), logits, torch.stack(cosines).mean(0), by_name)
     looks = novelty.statistic(left.closeness, beyond(views))
-    told = left.several if left.several.any() else torch.ones_like(left.several)
-    open_ = torch.where(told, openness(novelty, looks, logits), -HUGE)
+    answered = left.several if left.several.any() else torch.ones_like(left.several)
+    open_ = torch.where(answered, openness(novelty, looks, logits), -HUGE)
     return Posterior(views, weights, novelty, name_scale, information, open_), left._replace(looks=looks)

@@ -60,9 +60,8 @@ def whitened(
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
     """u and r."""
     x, counts = images.double(), labels.bincount().double()
-    means = torch.zeros(len(counts), x.shape[1]).to(x).index_add_(0, labels, x) / counts.clamp(
-        min=1
-    ).unsqueeze(1)
+    sums = torch.zeros(len(counts), x.shape[1]).to(x).index_add_(0, labels, x)
+    means = sums / counts.clamp(min=1).unsqueeze(1)
     spread, several = x - means[labels], counts[labels] > 1
     freedom, width = int(several.sum()) - int((counts > 1).sum()), x.shape[1]
     variance = spread.square().sum() / (width * max(freedom, 1))

@@ -32,7 +32,7 @@ class Sight(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """TrainingImages photographs: all that a model is fitted to, but for images without a label."""
+    """Labelled photographs: all that a model is fitted to, but for images without a label."""
 
     names: tuple[Any, ...]
     """of the classes, in the order of the labels"""

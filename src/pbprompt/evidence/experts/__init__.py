@@ -1,4 +1,4 @@
-"""The experts, in their order; a new kind of evidence is a new file and a line here.
+"""The experts, in their order; a new kind of evidence is a `Kind` in a file and a line here.
 
 A model saves an expert's tensors under its name, and leaves out `photographs`, `labels` and `classes`: those
 are kept anyhow.

@@ -1,8 +1,9 @@
-"""What linear classifiers on image features share: a weight vector and a bias per class, and a share of text.
+"""Linear classifiers on image features, solved at once: GDA, LP++ and the linear probe.
 
     logit_c(x) = w_c·f + b_c + a_c·(f·t_c)                    f = f(x)/‖f(x)‖, t_c = g(c)/‖g(c)‖
 
-w and b, [k + 1, d] and [k + 1], are what the images say; a, `text_scale`, how far the sentence counts.
+They share a weight vector and a bias per class, and a share of text: w and b, [k + 1, d] and [k + 1], are
+what the images say; a, `text_scale`, how far the sentence counts.
 
 The last row is for a class without images, by a name that came later or from the start: the mean of the other
 rows, so that the images speak neither for it nor against it and its sentence decides. A method that reads no

@@ -101,12 +101,12 @@ class NearestNeighbours(Memory):
 def _best(photographs: Float[Tensor, "n d"], labels: Int[Tensor, " n"], classes: int) -> int:
     """k by the likelihood of the photographs, each left out."""
     choices = [k for k in (1, 2, 4, 8, 16, 32, MOST) if k < len(labels)] or [1]
-    told = torch.zeros(len(choices), dtype=torch.float64)
+    likelihood = torch.zeros(len(choices), dtype=torch.float64)
     for rows in torch.arange(len(labels), device=labels.device).split(AT_ONCE):
         alike = photographs[rows] @ photographs.T
         alike.scatter_(1, rows.unsqueeze(1), -torch.inf)  # itself
         nearest = labels[alike.topk(choices[-1], dim=1).indices]
         own = F.pad((nearest == labels[rows].unsqueeze(1)).double().cumsum(1), (1, 0))
         for place, k in enumerate(choices):
-            told[place] += ((own[:, k] + 1 / classes) / (k + 1)).log().sum().cpu()
-    return choices[int(told.argmax())]
+            likelihood[place] += ((own[:, k] + 1 / classes) / (k + 1)).log().sum().cpu()
+    return choices[int(likelihood.argmax())]
