@@ -10,7 +10,7 @@ from pbprompt import markdown
 
 Study = Mapping[str, Any]
 WORDS = {"accuracy": "accuracy, %", "nll": "NLL", "ece": "calibration error, %"}
-SHOTS = [shots_in_words([shots]) for shots in (1, 2, 4, 8, 16)]
+SHOTS = [shots_in_words([shots]) for shots in (1, 4, 16)]
 JOINT = f"{AVERAGE}, Joint"
 
 

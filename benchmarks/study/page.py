@@ -29,7 +29,7 @@ from pbprompt import markdown
 from pbprompt.errors import InputError
 from pbprompt.files import write_text
 from pbprompt.registry import find_method
-from pbprompt.research.provenance import code_of
+from pbprompt.research.provenance import code_of, code_revision
 
 Study = Mapping[str, Any]
 
@@ -108,10 +108,14 @@ def _code(study: Study) -> str:
     made = [fact.partition(": ")[2] for fact in study["identity"]["code"] if fact.startswith(f"{first}: ")]
     if made == [code_of(find_method(first))]:
         return f"The runs are of `{first}` as it is in this version of the library."
+    if {one.partition(", code ")[0] for one in made} == {code_revision(find_method(first))}:
+        return (
+            f"The runs are of `{first}` in its present revision; since the commits below its code has been "
+            "regrouped, on which no result depends (else its revision would have been raised)."
+        )
     return (
-        f"**The runs are of an earlier `{first}`** ({', '.join(made)}; commits below), and logistic "
-        "regression's C was searched up to 100 alone, which cost it likelihood at few shots. Until they are "
-        "made anew, by the commands below, read the order of the methods, not the last digit."
+        f"**The runs are of an earlier `{first}`** ({', '.join(made)}; commits below). Until they are made "
+        "anew, by the commands below, read the order of the methods, not the last digit."
     )
 
 

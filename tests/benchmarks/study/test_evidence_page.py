@@ -33,7 +33,7 @@ def made():
             "versus": {},
             "planned": 10,
             "made": 9,
-            "missing": {"CLAP": ["every dataset at 16, seed 3"]},
+            "missing": {"LP++, tempered": ["every dataset at 16, seed 3"]},
         }
     return {"study": "evidence", "identity": IDENTITY, "notes": [], "parts": parts}
 
@@ -52,12 +52,13 @@ IDENTITY = {
 
 def test_the_headline_names_the_best_other_method_and_how_far_behind_it_is():
     study = made()
-    study["parts"]["few-shot"]["cells"]["CLAP"]["average, 4 shots"]["nll"] = [1.1, 0, -0.1, -0.2, 0.1]
-    del study["parts"]["few-shot"]["cells"]["conjugate"]["average, 8 shots"]
+    cells = study["parts"]["few-shot"]["cells"]
+    cells["LP++, tempered"]["average, 4 shots"]["nll"] = [1.1, 0, -0.1, -0.2, 0.1]
+    del cells["conjugate"]["average, 16 shots"]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in headline(study).splitlines()]
-    assert rows[0] == ["", "1 shot", "2 shots", "4 shots", "8 shots", "16 shots"]
-    assert [row[3] for row in rows[5:8]] == ["1.000", "CLAP 1.100", "−0.100 [−0.200, +0.100]"]
-    assert [row[4] for row in rows[2:4]] == ["not run", f"{next(iter(other_rows(study)))} 70.00"]
+    assert rows[0] == ["", "1 shot", "4 shots", "16 shots"]
+    assert [row[2] for row in rows[5:8]] == ["1.000", "LP++, tempered 1.100", "−0.100 [−0.200, +0.100]"]
+    assert [row[3] for row in rows[2:4]] == ["not run", f"{next(iter(other_rows(study)))} 70.00"]
 
 
 def other_rows(study):
@@ -72,11 +73,13 @@ def test_the_answer_has_a_sentence_for_each_task():
 def test_losses_are_told_by_name_on_averages_and_counted_on_single_datasets():
     study = made()
     assert "Nowhere" in where_it_loses(study)
-    cells = study["parts"]["few-shot"]["cells"]["nearest mean"]
+    cells = study["parts"]["few-shot"]["cells"]["nearest mean, tempered"]
     cells["Flowers102, 1 shot"]["accuracy"] = [0.9, 0, -0.1, -0.2, -0.05]
     assert where_it_loses(study).endswith("accuracy or NLL: 1 in few-shot")
     cells["average, 1 shot"]["accuracy"] = [0.9, 0, -0.1, -0.2, -0.05]
-    assert where_it_loses(study).startswith("- accuracy, average, 1 shot (few-shot): nearest mean **−10.00")
+    assert where_it_loses(study).startswith(
+        "- accuracy, average, 1 shot (few-shot): nearest mean, tempered **−10.00"
+    )
 
 
 def test_the_page_is_whole(tmp_path):
@@ -92,13 +95,17 @@ def test_the_page_says_whether_its_runs_are_of_the_present_code(tmp_path):
     study["identity"] = IDENTITY | {"code": {f"conjugate: {code_of(find_method('conjugate'))}": 9}}
     page.write_page(study, "{{code}}", tmp_path / "study.md")
     assert "as it is in this version" in (tmp_path / "study.md").read_text()
+    for code, words in (("5, loop 1, code 0", "present revision"), ("1, loop 1", "earlier")):
+        study["identity"] = IDENTITY | {"code": {f"conjugate: conjugate {code}": 9}}
+        page.write_page(study, "{{code}}", tmp_path / "study.md")
+        assert words in (tmp_path / "study.md").read_text()
 
 
 def test_figures_of_former_runs_are_left_out():
     study = made()
-    study["parts"]["few-shot"]["cells"]["GDA"]["average, 1 shot"]["former"] = True
+    study["parts"]["few-shot"]["cells"]["linear probe"]["average, 1 shot"]["former"] = True
     kept = page.measured(study)["parts"]["few-shot"]["cells"]
-    assert "GDA" not in kept and "LDA" in kept
+    assert "linear probe" not in kept and "LDA, tempered" in kept
 
 
 def test_every_cell_is_a_line_of_the_table():
@@ -108,7 +115,7 @@ def test_every_cell_is_a_line_of_the_table():
         cell for part in study["parts"].values() for row in part["cells"].values() for cell in row.values()
     ]
     assert len(lines) == sum(len(cell) - 1 for cell in cells) and head.count(",") == 9
-    assert 'few-shot,GDA,"average, 1 shot",nll,3,1.2,0.0,-0.2,-0.3,-0.1' in lines
+    assert 'few-shot,linear probe,"average, 1 shot",nll,3,1.2,0.0,-0.2,-0.3,-0.1' in lines
     assert 'few-shot,conjugate,"average, 1 shot",ece,3,0.02,0.0,,,' in lines
 
 
