@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from pbprompt.apps.explain.drawing import SIDE, draw_captions, stacked
+from pbprompt.apps.explain.drawing import GAP, SIDE, draw_captions, seen, stacked
 from pbprompt.apps.explain.prompts import PromptCaptions
 from pbprompt.errors import InputError
 from pbprompt.research.pictures import find_picture, make_picture
 from pbprompt.vision.features.cache import FeatureCache
+from pbprompt.vision.images.transforms import Preprocess
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +61,12 @@ def test_captions_widen_the_picture_and_are_written_whole():
     )
     assert wide.width > narrow.width + 500
     assert stacked([narrow, wide]).size == (wide.width, narrow.height + wide.height)
+
+
+def test_captions_stand_beside_the_square_that_the_tower_sees():
+    image, prompts = Image.radial_gradient("L").convert("RGB"), [PromptCaptions("cat", 0, (("a", 0.5),))]
+    see = Preprocess(224, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), resize=256)
+    drawn = draw_captions("cat", image, prompts, see.fit, see.kept)
+    square = drawn.crop((GAP, GAP, GAP + SIDE, GAP + SIDE))
+    assert square.tobytes() == seen(image, SIDE, "crop", 224 / 256).tobytes()
+    assert square.tobytes() != seen(image, SIDE).tobytes()
