@@ -134,7 +134,7 @@ def test_kernels_are_for_training_on_a_gpu():
 def test_in_the_interpreter():
     """The tests above and those of the towers' kernels, in a process where Triton interprets on the CPU."""
     towers = Path(__file__).parents[1]
-    files = [__file__, towers / "test_frozen_blocks.py", towers / "test_packed_attention.py"]
+    files = [__file__, towers / "test_frozen_blocks.py", towers / "test_packing.py"]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *files, "-k", "equal", "-p", "no:cacheprovider"],
         env={**os.environ, "TRITON_INTERPRET": "1"},
