@@ -68,8 +68,8 @@ def needed_by(command: str) -> list[str]:
     for model in ("model/", "prompts/"):
         if f" {model}" in command and not command.startswith("pbprompt fit "):
             makers += [other for other in PBPROMPT if other.endswith(f"--out {model}")]
-    if command == "pbprompt runs":
-        makers += [other for other in PBPROMPT if other.startswith("pbprompt reproduce sample-")]
+    if command == "pbprompt research runs":
+        makers += [other for other in PBPROMPT if other.startswith("pbprompt research reproduce sample-")]
     return makers
 
 

@@ -5,8 +5,8 @@
 writes `pets.json` and `caltech-40.json`, split files of the first photographs of every class as the published
 split lists them, beside the datasets' images, and prints their content hashes. The files of those runs were
 written by no command that was kept, and theirs are other photographs: the hashes of their records are
-bcc55eabe66a and a2f6adfd4c8f. Then: `pbprompt reproduce benchmarks/readings/round-12.yaml --root DATA
---dataset DATA/oxford_pets/pets.json --dataset DATA/caltech-101/caltech-40.json`.
+bcc55eabe66a and a2f6adfd4c8f. Then: `pbprompt research reproduce benchmarks/readings/round-12.yaml
+--root DATA --dataset DATA/oxford_pets/pets.json --dataset DATA/caltech-101/caltech-40.json`.
 """
 
 import argparse

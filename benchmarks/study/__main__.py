@@ -1,7 +1,7 @@
 """The studies on photographs: what they cost, what they found, and the pages that say so.
 
     python -m benchmarks.study plan --study evidence --root DATA [--runs RUNS]
-    pbprompt reproduce benchmarks/study/recipes/evidence-few-shot.yaml --root DATA --runs RUNS --jobs 8 …
+    pbprompt research reproduce benchmarks/study/recipes/evidence-few-shot.yaml --root DATA --runs RUNS …
     python -m benchmarks.study summarise --study evidence --runs RUNS --out SUMMARY.json
     python -m benchmarks.study render SUMMARY.json --out docs/study.md [--csv CELLS.csv] [--readme README.md]
 

@@ -1,6 +1,6 @@
 """What scikit-learn's users would run on the same features, as rows of the study.
 
-    pbprompt reproduce evidence-few-shot.yaml --plugin benchmarks/study/scikit_learn.py …
+    pbprompt research reproduce evidence-few-shot.yaml --plugin benchmarks/study/scikit_learn.py …
 
 Logistic regression with C by cross-validation and the likelihood, and linear discriminant analysis with
 Ledoit and Wolf's shrinkage. With one image per class nothing can be left out: C is then scikit-learn's own,

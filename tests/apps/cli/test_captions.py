@@ -1,4 +1,4 @@
-"""`pbprompt captions`, as a user runs it."""
+"""`pbprompt research captions`, as a user runs it."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`pbprompt datasets`: what is printed and the exit code."""
+"""`pbprompt research datasets`: what is printed and the exit code."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`pbprompt prompts`, as a user runs it."""
+"""`pbprompt research prompts`, as a user runs it."""
 
 import csv
 import json

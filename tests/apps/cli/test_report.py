@@ -1,4 +1,4 @@
-"""`pbprompt report`: the files it writes, from a real run."""
+"""`pbprompt research report`: the files it writes, from a real run."""
 
 import pytest
 import typer

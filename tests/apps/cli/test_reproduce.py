@@ -1,4 +1,4 @@
-"""`pbprompt reproduce`, with a recipe that takes seconds."""
+"""`pbprompt research reproduce`, with a recipe that takes seconds."""
 
 import csv
 import io

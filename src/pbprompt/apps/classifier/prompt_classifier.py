@@ -61,7 +61,7 @@ class PromptClassifier(Estimator):
     `fit(folder)` takes what `pbprompt fit` takes.
 
     Args:
-        method: what `pbprompt methods` lists, or one of your own.
+        method: what `pbprompt research methods` lists, or one of your own.
         preset: of the method's presets.
         variant: of the method's variants.
         settings: changes the method's own, such as {"epochs": 20}; a search sets them as `settings__epochs`.

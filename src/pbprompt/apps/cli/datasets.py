@@ -21,7 +21,7 @@ NAMES = typer.Option(
     None, "--names", "--classes-file", help="JSON, CSV or 'label: name' lines: names to read."
 )
 SEED = typer.Option(1, help="Seed of the draw, and of the split where the data has none.")
-NAME = typer.Argument(..., help="Benchmark name, as `pbprompt datasets` lists it.")
+NAME = typer.Argument(..., help="Benchmark name, as `pbprompt research datasets` lists it.")
 DATA = typer.Argument(..., help="Folder, table, split file, hf:owner/name or benchmark name.")
 
 

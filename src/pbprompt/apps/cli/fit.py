@@ -43,8 +43,8 @@ class FitCommand:
     out: Path = typer.Option(..., "--out", "-o", help="Folder for the model.")
     method: str = typer.Option(
         "conjugate",
-        help="conjugate (seconds), pbprompt (the paper's), …; `pbprompt methods` lists them. auto: the best "
-        "of conjugate, class mean, nearest neighbours and linear probe by left-out images.",
+        help="conjugate (seconds), pbprompt (the paper's), …; `pbprompt research methods` lists them. auto: "
+        "the best of conjugate, class mean, nearest neighbours and linear probe by left-out images.",
     )
     shots: int = typer.Option(0, min=0, help="Training images per class, drawn by --seed; 0: all.")
     hold_out: float | None = typer.Option(

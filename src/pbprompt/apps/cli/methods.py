@@ -1,4 +1,4 @@
-"""`pbprompt methods`: what there is to choose from."""
+"""`pbprompt research methods`: what there is to choose from."""
 
 import inspect
 import sys

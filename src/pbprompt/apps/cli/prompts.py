@@ -44,9 +44,9 @@ def prompts(
 ) -> None:
     """Show how alike the sampled prompts of each class are, the words near them, and a map of them.
 
-    [bold]pbprompt prompts --model model/ --class pug --words 5[/bold]
+    [bold]pbprompt research prompts --model model/ --class pug --words 5[/bold]
 
-    [bold]pbprompt prompts --model model/ --samples 20 --map map.png --images photos/[/bold]
+    [bold]pbprompt research prompts --model model/ --samples 20 --map map.png --images photos/[/bold]
 
     `alike` is the mean cosine between two sampled prompts of a class: 1 means that all say the same. Words
     are those nearest to each learned token by cosine; a low cosine means that the word says little. The map
@@ -140,7 +140,7 @@ def captions(
 ) -> None:
     """Find the captions nearest to each sampled prompt of a class, by the cosine of their text features.
 
-    [bold]pbprompt captions --model model/ --captions captions.txt --class pug --top-k 2[/bold]
+    [bold]pbprompt research captions --model model/ --captions captions.txt --class pug --top-k 2[/bold]
 
     Describe the classes in many ways, and see which of the ways each sampled prompt is close to. Below them
     are the words nearest to its learned tokens, one each; they seldom make sense.

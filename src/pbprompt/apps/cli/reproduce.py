@@ -71,13 +71,13 @@ class ReproduceOptions:
 def reproduce(options: ReproduceOptions) -> None:
     """Run what is missing of one or more tables and print them, published figures beside ours.
 
-    [bold]pbprompt reproduce sample-few-shot sample-base-to-new --report page/[/bold]
+    [bold]pbprompt research reproduce sample-few-shot sample-base-to-new --report page/[/bold]
 
-    [bold]pbprompt reproduce few-shot-vit --root DATA --dataset dtd --shots 1,16 --device cuda[/bold]
+    [bold]pbprompt research reproduce few-shot-vit --root DATA --dataset dtd --shots 1,16 --device cuda[/bold]
 
-    [bold]pbprompt reproduce few-shot-vit --dry-run[/bold]
+    [bold]pbprompt research reproduce few-shot-vit --dry-run[/bold]
 
-    [bold]pbprompt reproduce captions --dataset photos/ --captions captions.txt[/bold]
+    [bold]pbprompt research reproduce captions --dataset photos/ --captions captions.txt[/bold]
 
     Pictures are written to the folder of results, each with a JSON file of what was drawn.
     Ctrl-C keeps every finished run: the same command goes on from there.
@@ -298,7 +298,7 @@ def _print_results(recipe: "Recipe", store: "RunStore", style: str) -> None:
     records = [record for record in store.records() if record.config in wanted]
     current = [record for record in records if is_current(record)]
     if others := len(records) - len(current):
-        note(f"{others:,} runs of other code are left out; `pbprompt runs` lists them")
+        note(f"{others:,} runs of other code are left out; `pbprompt research runs` lists them")
     table = build_table(recipe, current, store.arrays)
     if style == "terminal":
         Console().print(render.terminal(table))

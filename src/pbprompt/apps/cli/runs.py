@@ -36,7 +36,8 @@ def runs(
     """List the finished runs, in the order they were added."""
     if context.invoked_subcommand is not None:
         if folder != DEFAULT or task or dataset or method or seed is not None:
-            raise InputError(f"options go after the verb: pbprompt runs {context.invoked_subcommand} …")
+            verb = f"pbprompt research runs {context.invoked_subcommand} …"
+            raise InputError(f"options go after the verb: {verb}")
         return
     from pbprompt.research.provenance import is_current
 
