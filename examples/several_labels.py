@@ -12,7 +12,7 @@ from PIL import Image
 
 from pbprompt import TunedModel, load_backbone, open_dataset
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
-from pbprompt.model.evaluate import evaluated
+from pbprompt.model.evaluate import calibrate_and_evaluate
 from pbprompt.vision.features.cache import FeatureCache
 
 NAMES = ("fruit", "clock", "bird")
@@ -42,7 +42,7 @@ def main(images: int = 80) -> float:
         dataset = open_dataset(photographs(Path(folder), images))
         bank = FeatureCache(load_backbone("lite"), progress=False)
         model = TunedModel.fit(dataset, bank, Conjugate, ConjugateConfig())
-        model = evaluated(model, dataset, bank)
+        model = calibrate_and_evaluate(model, dataset, bank)
         figures = model.info.metrics
         print(f"mAP {figures['map']:.1%} on {figures['images']} test images")
         return float(figures["map"])

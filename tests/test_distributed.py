@@ -31,7 +31,7 @@ from pbprompt.vision.images.stream import Stream
 from pbprompt.vision.features.progress import Progress
 from pbprompt.model.fitting import fit_stream_into
 from pbprompt.model.scoring import score
-from pbprompt.model.fitting import gather_stream, kept_beside
+from pbprompt.model.fitting import gather_stream, stream_checkpoint
 from pbprompt.learners.method import make_config
 from pbprompt.model.predictor import predict_features, predictive
 from pbprompt.registry import find_method
@@ -67,7 +67,7 @@ with mock.patch.object(records, "FILES_AT_ONCE", 6):  # a unit and more for each
     stream = Stream([str(photos)])
     try:  # every process is interrupted after its first batch, and goes on from there
         with mock.patch.object(Progress, "advance", side_effect=KeyboardInterrupt):
-            kept = kept_beside(out / "streamed", stream, bank.backbone)
+            kept = stream_checkpoint(out / "streamed", stream, bank.backbone)
             gather_stream(stream, bank.backbone, checkpoint=kept, progress=False)
     except KeyboardInterrupt:
         results["interrupted"] = kept.path.exists()

@@ -30,7 +30,7 @@ from pbprompt.apps.export import export_onnx
 from pbprompt.executors import Ended, Job, attempt
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
-from pbprompt.model.fitting import fit_gathered, gather_stream, kept_beside
+from pbprompt.model.fitting import fit_gathered, gather_stream, stream_checkpoint
 from pbprompt.model.folder import describe_model
 from pbprompt.model.manifest import WEIGHTS, claim, is_model, opened
 from pbprompt.model.tuned import TunedModel
@@ -183,7 +183,7 @@ def _streamed_fit(folder: Path, photos: Path, backbone: Backbone) -> Killed:
             return
         records.FILES_AT_ONCE, checkpoint.SAVE_EVERY, checkpoint.SPARED = 5, 0.0, 0
         stream = Stream([photos])
-        kept = kept_beside(out, stream, backbone)
+        kept = stream_checkpoint(out, stream, backbone)
         with claim(out):
             found = gather_stream(stream, backbone, checkpoint=kept, progress=False)
             fit_gathered(found, backbone, kind, kind.Config(), Choices()).save(out)

@@ -22,7 +22,7 @@ STAGES = {
     "weights of the experts": ("pbprompt.evidence.weights", "fit_weights"),
     "rest of the fit": ("pbprompt.model.tuned", "TunedModel.fit"),
     "answers": ("pbprompt.model.predictor", "predict_features"),
-    "rest of the judging": ("pbprompt.model.evaluate", "evaluated"),
+    "rest of the judging": ("pbprompt.model.evaluate", "calibrate_and_evaluate"),
     "copies in the test split": ("pbprompt.apps.audit.duplicates", "twins"),
     "model written": ("pbprompt.model.tuned", "TunedModel.save"),
 }

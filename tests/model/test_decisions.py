@@ -15,9 +15,9 @@ from pbprompt.learners.predictive import Predictive
 from pbprompt.model.decisions import (
     NO_RULE,
     Rule,
-    cheapest,
     checked_costs,
     estimated,
+    least_costly,
     losses,
     ratio,
     read_costs,
@@ -222,12 +222,12 @@ ANIMALS = ("cat", "dog", "toad")
 
 def cheapest_of(costs, *probabilities):
     shown = np.array(probabilities)
-    return [name for name, _ in cheapest(shown, ANIMALS, losses(costs, ANIMALS))]
+    return [name for name, _ in least_costly(shown, ANIMALS, losses(costs, ANIMALS))]
 
 
 def test_all_alike_is_the_likeliest():
     shown = np.random.default_rng(0).dirichlet(np.ones(3), 200)
-    found = cheapest(shown, ANIMALS, losses({}, ANIMALS))
+    found = least_costly(shown, ANIMALS, losses({}, ANIMALS))
     assert [name for name, _ in found] == [ANIMALS[at] for at in shown.argmax(1)]
     assert [score for _, score in found] == pytest.approx(shown.max(1).tolist())
 

@@ -18,7 +18,7 @@ from pbprompt.model.fitting import (
     fit_stream_into,
     gather_stream,
     is_stream,
-    kept_beside,
+    stream_checkpoint,
 )
 from pbprompt.model.streamed_statistics import Gathered
 from pbprompt.model.tuned import TunedModel
@@ -163,17 +163,19 @@ def test_what_is_gathered_lies_beside_the_model_under_its_jobs_name(
 ):
     monkeypatch.chdir(tmp_path)
     stream = Stream(["a.tar"])
-    mine = kept_beside(Path("model/"), stream, tiny_vit)
+    mine = stream_checkpoint(Path("model/"), stream, tiny_vit)
     assert mine.path == tmp_path / ".model.gathered" / "0.safetensors"
-    assert kept_beside(Path(), stream, tiny_vit).folder == tmp_path.parent / f".{tmp_path.name}.gathered"
-    same = kept_beside(Path("model"), Stream(["a.tar"]), tiny_vit)
+    assert (
+        stream_checkpoint(Path(), stream, tiny_vit).folder == tmp_path.parent / f".{tmp_path.name}.gathered"
+    )
+    same = stream_checkpoint(Path("model"), Stream(["a.tar"]), tiny_vit)
     assert same.job == mine.job
     others = (
         (Stream(["b.tar"]), tiny_vit),
         (Stream(["a.tar"], allow_urls=True), tiny_vit),
         (stream, double_vit),
     )
-    assert all(kept_beside(Path("model"), *other).job != mine.job for other in others)
+    assert all(stream_checkpoint(Path("model"), *other).job != mine.job for other in others)
 
 
 def test_which_sources_are_streams(streamed_photos, tmp_path, monkeypatch):

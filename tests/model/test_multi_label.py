@@ -15,7 +15,7 @@ from pbprompt.errors import InputError, NoNumberError
 from pbprompt.evidence.learners import MultiLabel
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.model.card import model_card, threshold_words
-from pbprompt.model.evaluate import evaluate, evaluated
+from pbprompt.model.evaluate import calibrate_and_evaluate, evaluate
 from pbprompt.model.folder import describe_model
 from pbprompt.model.learn import targets
 from pbprompt.model.tuned import TunedModel
@@ -54,7 +54,7 @@ def problem(tiny_vit) -> tuple[Dataset, GivenFeatures]:
 
 @pytest.fixture(scope="module")
 def model(problem) -> TunedModel:
-    return evaluated(fitted(*problem), *problem)
+    return calibrate_and_evaluate(fitted(*problem), *problem)
 
 
 def test_labels_are_given_by_their_thresholds(model, problem):
@@ -183,7 +183,7 @@ def test_an_image_tower_without_text_does_too(problem):
     towers = tiny_dino()
     assert towers.embed_dim == bank.backbone.embed_dim
     bank = GivenFeatures(towers, bank.images)
-    model = evaluated(fitted(dataset, bank, CONJUGATE), dataset, bank)
+    model = calibrate_and_evaluate(fitted(dataset, bank, CONJUGATE), dataset, bank)
     assert model.info.metrics["map"] > 0.9 and "zero_shot_map" not in model.info.metrics
     card = model_card(model.info, "model", thresholds=list(model.thresholds.values()))
     assert "| tuned |" in card and "names alone" not in card

@@ -13,8 +13,8 @@ from pbprompt.evidence.series import Series
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.model import series
-from pbprompt.model.evaluate import evaluated
-from pbprompt.model.series import perhaps_series, series_of
+from pbprompt.model.evaluate import calibrate_and_evaluate
+from pbprompt.model.series import possible_series, series_of
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.towers.backbone import Encoded
@@ -62,7 +62,7 @@ def test_too_many_photographs_to_compare_are_refused_where_it_was_asked_for(burs
 @pytest.mark.parametrize("kind", [Conjugate, NearestMean])
 def test_promises_rest_on_series(bursts, kind):
     data = dataset(named=True)
-    model = evaluated(TunedModel.fit(data, bursts, kind, make_config(kind)), data, bursts)
+    model = calibrate_and_evaluate(TunedModel.fit(data, bursts, kind, make_config(kind)), data, bursts)
     assert model.calibration.rests_on == "60 training images in 15 series, each series left out in turn"
     assert sum(model.calibration.right) < 40 and model.info.metrics["series"] == SCENES
     assert model.info.data.in_series == 60
@@ -72,7 +72,7 @@ def test_series_are_left_out_whole_beside_images_without_a_label_too(bursts):
     data, more = dataset(named=True), bursts.images.global_[::7] + 0.1
     config, options = ConjugateConfig(prior="none"), FitOptions(unlabelled=more)
     model = TunedModel.fit(data, bursts, Conjugate, config, options)
-    model = evaluated(model, data, bursts, unlabelled=more)
+    model = calibrate_and_evaluate(model, data, bursts, unlabelled=more)
     assert len(model.calibration.single) == SCENES and sum(model.calibration.right) < 40
 
 
@@ -81,8 +81,8 @@ def test_photographs_that_may_be_of_a_series_are_told_unless_the_user_has_said(t
     data = dataset(named=False)
     for alike, told in ((30, 30), (10, 0)):
         monkeypatch.setattr(series, "_found", lambda *_, n=alike: Series(torch.arange(60), n))
-        assert perhaps_series(data, data.train, bank, "") == told
+        assert possible_series(data, data.train, bank, "") == told
     monkeypatch.setattr(series, "_found", lambda *_: Series(torch.arange(60), 60))
-    assert perhaps_series(data, data.train, bank, "") == 60
-    assert perhaps_series(data, data.train, bank, "none") == 0
-    assert perhaps_series(dataset(named=True), dataset(named=True).train, bank, "") == 0
+    assert possible_series(data, data.train, bank, "") == 60
+    assert possible_series(data, data.train, bank, "none") == 0
+    assert possible_series(dataset(named=True), dataset(named=True).train, bank, "") == 0

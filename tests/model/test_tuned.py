@@ -13,7 +13,7 @@ from pbprompt.apps.batch import BatchJob, answers
 from pbprompt.errors import InputError
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
-from pbprompt.model.evaluate import check_temperature, evaluate, evaluated
+from pbprompt.model.evaluate import calibrate_and_evaluate, check_temperature, evaluate
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import FeatureCache
@@ -52,7 +52,7 @@ def model(photos, bank):
     config = make_config(kind, overrides=["epochs=1"])
     few = draw(photos, 2, 1).apply(photos)
     model = TunedModel.fit(few, bank, kind, config, FitOptions(seed=3, progress=False), samples=2)
-    return evaluated(model, few, bank)
+    return calibrate_and_evaluate(model, few, bank)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_the_calibration_is_of_images_that_were_not_trained_on(model, photos, ba
     assert model.calibration == calibrated_by(model.predictor, bank.encode(photos.root, photos.val))
     assert model.calibrated
     as_training = photos.__class__("noise", photos.root, CLASSES, photos.train, photos.train[:6], photos.test)
-    again = evaluated(model, as_training, bank, figures=False)
+    again = calibrate_and_evaluate(model, as_training, bank, figures=False)
     assert again.calibration is None and not again.calibrated and not again.info.metrics
 
 
@@ -80,9 +80,9 @@ def test_neither_calibration_nor_figures_are_of_images_that_a_method_chose_by(ph
     kind = find_method("tip-adapter")
     config, few = make_config(kind, overrides=["search_alpha=3"]), draw(photos, 1, 1).apply(photos)
     fitted = TunedModel.fit(few, bank, kind, config, FitOptions(progress=False), samples=1)
-    assert len(few.val) == 3 and len(evaluated(fitted, few, bank).calibration) == 3
+    assert len(few.val) == 3 and len(calibrate_and_evaluate(fitted, few, bank).calibration) == 3
     without = photos.__class__("noise", photos.root, CLASSES, photos.train, photos.val)
-    assessed = evaluated(fitted, without, bank)
+    assessed = calibrate_and_evaluate(fitted, without, bank)
     assert assessed.calibration is None and not assessed.info.metrics
 
 
@@ -194,7 +194,7 @@ def test_a_temperature_is_fitted_to_validation_images_and_kept(
     model, photos, bank, images, tiny_vit, tmp_path
 ):
     few = draw(photos, 2, 1).apply(photos)
-    scaled = evaluated(model, few, bank, temperature=True)
+    scaled = calibrate_and_evaluate(model, few, bank, temperature=True)
     assert scaled.info.temperature != 1 and model.info.temperature == 1
     val = bank.encode(photos.root, photos.val)
     assert scaled.calibration == calibrated_by(scaled.predictor, val) != model.calibration
@@ -208,7 +208,7 @@ def test_a_temperature_is_fitted_to_validation_images_and_kept(
     assert list(again.predict(images)) == list(scaled.predict(images)) != list(model.predict(images))
     assert f"temperature {scaled.info.temperature:.3f}" in (tmp_path / "model" / "README.md").read_text()
     assert again.with_classes(["zebra"]).info.temperature == scaled.info.temperature
-    assert evaluated(again, few, bank).info.temperature == scaled.info.temperature
+    assert calibrate_and_evaluate(again, few, bank).info.temperature == scaled.info.temperature
 
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"temperature": 0}))
@@ -236,7 +236,7 @@ def test_prompts_are_drawn_once_for_all_that_is_made_of_a_model(photos, bank, im
     few = draw(photos, 2, 1).apply(photos)
     fitted = TunedModel.fit(few, bank, kind, config, FitOptions(progress=False), samples=3)
     monkeypatch.setattr(kind, "class_features", counted)
-    model = evaluated(fitted, few, bank, temperature=True)
+    model = calibrate_and_evaluate(fitted, few, bank, temperature=True)
     assert model.info.temperature != 1 and model.predict(images) != fitted.predict(images)
     assert drawn == [3]
     replace(model, seed=1).predict(images)

@@ -213,7 +213,7 @@ def _label_figures(info: ModelInfo) -> str:
     return _table(info, ["", "mAP", "micro F1", "macro F1"], rows)
 
 
-def judged_on(metrics: Mapping[str, Any]) -> str:
+def evaluated_on(metrics: Mapping[str, Any]) -> str:
     """Which images the figures are of."""
     count = metrics.get("images", 0)
     if metrics.get("split") == "left-out":
@@ -226,7 +226,7 @@ def judged_on(metrics: Mapping[str, Any]) -> str:
 def _table(info: ModelInfo, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     others = [one["name"] for one in info.towers if one["name"] in EMBEDDED]
     note = f" `{others[0]}` is not CLIP: not comparable with papers on CLIP." if others else ""
-    return f"\n{table(head, rows)}\n\nOn {judged_on(info.metrics)}.{note}\n"
+    return f"\n{table(head, rows)}\n\nOn {evaluated_on(info.metrics)}.{note}\n"
 
 
 def trade_cells(row: Mapping[str, Any]) -> list[str]:

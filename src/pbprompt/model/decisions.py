@@ -81,7 +81,7 @@ class Rule:
             found = backed_off(seen, answers.classes, self.back_off, self.hierarchy)
             answers = replace(answers, answer=found)
         if self.costs is not None:
-            answers = replace(answers, answer=cheapest(shown, answers.classes, self.costs))
+            answers = replace(answers, answer=least_costly(shown, answers.classes, self.costs))
         if self.refusal is not None and answers.familiarity is not None:
             strange = torch.tensor(rounded(answers.familiarity), dtype=torch.float64) <= self.refusal
             best = answers.probabilities.argmax(1).cpu()
@@ -204,7 +204,7 @@ def losses(costs: Costs, classes: Sequence[str]) -> Losses:
     return tuple(tuple(cost(true, answer) for answer in answers) for true in classes)
 
 
-def cheapest(
+def least_costly(
     probabilities: Float[NDArray[np.float64], "n c"], classes: Sequence[str], losses: Losses
 ) -> NDArray[np.object_]:
     """The class of each image that costs least, and its probability; ("", 0.0) where being unsure does."""

@@ -45,7 +45,7 @@ HARD = 0.25  # share of images that the model is least sure of
 Unlabelled = Float[Tensor, "m d"] | None  # features of images that a model was fitted to beside the labelled
 
 
-def evaluated(
+def calibrate_and_evaluate(
     model: TunedModel,
     dataset: Dataset,
     bank: Bank,
@@ -97,9 +97,9 @@ def evaluated(
     foldable = can_leave_out(model, dataset)
     if whole.split_by_seed or len(held_out) < ENOUGH:  # the training images are as good witnesses
         # beside images without a label a method leaves its own out one by one, so that series take folds
-        series = unlabelled is not None and isinstance(method.fitted, LeavesOut) and foldable
-        series = series and series_of(dataset, dataset.train, bank, model.info.data.group) is not None
-        left = on_folds() if series else calibrate_left_out(model.predictor)
+        folds = unlabelled is not None and isinstance(method.fitted, LeavesOut) and foldable
+        folds = folds and series_of(dataset, dataset.train, bank, model.info.data.group) is not None
+        left = on_folds() if folds else calibrate_left_out(model.predictor)
         calibration = calibration.joined(left) if calibration and left else calibration or left
     if figures and (foldable if split == LEFT_OUT else not (split == "val" and chooses)):
         if calibration is None and split == LEFT_OUT:

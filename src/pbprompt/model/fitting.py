@@ -23,7 +23,7 @@ from pbprompt.learners.fit_options import USUAL, FitOptions
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.learners.trained import Trained
 from pbprompt.model.card import Provenance, pool_facts
-from pbprompt.model.evaluate import evaluated
+from pbprompt.model.evaluate import calibrate_and_evaluate
 from pbprompt.model.folder import describe_model
 from pbprompt.model.manifest import claim
 from pbprompt.model.nothing import Nothing
@@ -69,7 +69,9 @@ def fit_into(
     main = distributed.is_main()
     with claim(folder) if main else nullcontext():
         model = TunedModel.fit(dataset, bank, kind, config, replace(options, folder=folder))
-        model = evaluated(model, dataset, bank, temperature=temperature, unlabelled=options.unlabelled)
+        model = calibrate_and_evaluate(
+            model, dataset, bank, temperature=temperature, unlabelled=options.unlabelled
+        )
         model = _with_facts(model, options=command or {}, to_try=to_try(dataset))
         if main:
             if dataset.drawn:
@@ -124,7 +126,8 @@ def fit_stream_into(
     and `going_on` is called with how many images that are. `classes_file` maps labels to names to read.
     """
     check_streams(kind, config, backbone)
-    choices, checkpoint = Choices.of(classes_file, seed=seed), kept_beside(folder, stream, backbone)
+    choices = Choices.of(classes_file, seed=seed)
+    checkpoint = stream_checkpoint(folder, stream, backbone)
     main = distributed.is_main()
     with claim(folder) if main else nullcontext():
         found = gather_stream(stream, backbone, checkpoint=checkpoint, going_on=going_on)
@@ -157,7 +160,7 @@ def is_stream(source: str, *, every: bool) -> bool:
     return (every and len(units) > MANY) or not any(isinstance(unit, Files) for unit in units)
 
 
-def kept_beside(folder: Path, stream: Stream, backbone: Backbone) -> Checkpoint:
+def stream_checkpoint(folder: Path, stream: Stream, backbone: Backbone) -> Checkpoint:
     """Where this process's part of a pass for the model of that folder is kept until the model is written.
 
     What the method makes of it has no part in whose it is: a pass serves any names and settings.
@@ -186,7 +189,7 @@ def gather_stream(
     """One pass over every labelled image that is not of another split.
 
     Of several processes each reads its share, and all get everything. With a checkpoint the pass goes on
-    where an earlier process was ended, and `going_on` is told after how many images.
+    where an earlier process was ended, and `going_on` is called with after how many images.
     """
     rank, size = distributed.world()
     begun = distributed.agreed(lambda: Pass.begun(backbone.embed_dim, checkpoint))
@@ -228,7 +231,8 @@ def fit_gathered(
     evidence = gathered.under(keys)
     method.begin_with(evidence, None if unlabelled is None else unlabelled.to(backbone.device))
     data = Provenance(dataset=source, images=gathered.images, **pool_facts(method))
-    info, nothing = describe_model(method, seed=choices.seed, data=data), None
+    info = describe_model(method, seed=choices.seed, data=data)
+    nothing = None
     if len(backbone.towers) == 1:  # of several each part was kept at length 1, as no image comes
         nothing = Nothing.fit(backbone, evidence.kept.images.to(backbone.device))
     return TunedModel(method, info, nothing=nothing)

@@ -152,10 +152,16 @@ def against(
     counts = [part.labels.cpu().bincount() for part, *_ in parts]
     most = max(int(new.labels.max()) for _, new, _ in parts) if parts else 0
     if not parts or any(len(count) <= most or int(count.min()) < 2 for count in counts):
-        raise InputError("--against: a class has too few training images, so that nothing can be left out")
+        raise InputError(
+            "--against: a class has too few training images, so that nothing can be left out: fit to four or "
+            "more of each class"
+        )
     inner = [held_out(part.labels.cpu(), own) for part, _, own in parts]
     if not all(inner):
-        raise InputError("--against: a class has too few series, so that nothing can be left out")
+        raise InputError(
+            "--against: a class has too few series, so that nothing can be left out: fit to photographs of "
+            "more series of each class"
+        )
     fewest = min(int((~held).sum()) for folds in inner for held in folds)
     likelihood = make_scorer(
         log_loss, greater_is_better=False, response_method="predict_proba", labels=list(range(len(counts[0])))
@@ -175,16 +181,14 @@ def against(
     for name, (kind, grid, by) in searched.items():
         logs = []
         for (part, new, _), folds in zip(parts, inner, strict=True):
-            x, requested = (unit(one.global_.float()).cpu().double().numpy() for one in (part, new))
-            y, cv = (
-                part.labels.cpu().numpy(),
-                [(np.flatnonzero(~held), np.flatnonzero(held)) for held in folds],
-            )
+            x, new_x = (unit(one.global_.float()).cpu().double().numpy() for one in (part, new))
+            y = part.labels.cpu().numpy()
+            cv = [(np.flatnonzero(~held), np.flatnonzero(held)) for held in folds]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of fits that stop early, and folds without a rare class
                 best = GridSearchCV(kind, grid, cv=cv, scoring=by).fit(x, y).best_estimator_
                 if isinstance(best, SVC):
                     best = best.set_params(probability=True).fit(x, y)
-                shares = np.clip(best.predict_proba(requested), 1e-38, 1)
+                shares = np.clip(best.predict_proba(new_x), 1e-38, 1)
             logs.append(torch.from_numpy(np.log(shares / shares.sum(1, keepdims=True))))
         yield name, summary(torch.cat(logs), torch.cat([new.labels.cpu() for _, new, _ in parts]))

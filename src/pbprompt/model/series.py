@@ -36,7 +36,7 @@ def series_of(dataset: Dataset, items: Sequence[Item], bank: Bank, by: str) -> I
     return groups if len(groups.unique()) < len(groups) else None
 
 
-def perhaps_series(dataset: Dataset, items: Sequence[Item], bank: Bank, by: str) -> int:
+def possible_series(dataset: Dataset, items: Sequence[Item], bank: Bank, by: str) -> int:
     """How many photographs may be of one thing, place or moment with others, and are counted by themselves:
     0 where series are named, or where few look so. Classes of many kinds look so too, so nobody but the user
     can say."""

@@ -32,7 +32,7 @@ from pbprompt.model.predictor import (
     thresholds,
     zero_shot,
 )
-from pbprompt.model.series import perhaps_series, series_facts, series_of
+from pbprompt.model.series import possible_series, series_facts, series_of
 from pbprompt.vision.features.encode import default_batch
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE, Dataset
 from pbprompt.vision.images.names import by_any_name, called, known_as, missing_names, name_key
@@ -154,7 +154,7 @@ class TunedModel:
             method, terms = tune(dataset, bank, kind, config, replace(options, groups=groups))
         by = "" if dataset.multi_label else options.group
         series = series_facts(groups, by) | {
-            "perhaps_in_series": perhaps_series(dataset, dataset.train, bank, by)
+            "perhaps_in_series": possible_series(dataset, dataset.train, bank, by)
         }
         data = replace(Provenance.of(dataset), **pool_facts(method), **series)
         if head is None and isinstance(method.fitted, ComparesParts) and method.fitted.compares:
@@ -417,22 +417,22 @@ class TunedModel:
         rule = Rule(refusal=refusal, costs=costs)
         if accuracy is None and coverage is None and back_off is None:
             return rule
-        judged = self.calibration
-        if judged is None:
+        calibration = self.calibration
+        if calibration is None:
             raise InputError(
                 "the model was fitted without validation images, and without any left out, on which "
                 "thresholds and sets rest: fit it again, on two photographs of each class or more, or on "
                 "data with a val/ folder"
             )
         if accuracy is not None:
-            rule = replace(rule, threshold=judged.promised(accuracy).threshold)
+            rule = replace(rule, threshold=calibration.promised(accuracy).threshold)
         if coverage is not None and (per_class or self.class_mix is not None):  # holds for any mix
-            rule = replace(rule, quantile=judged.class_quantiles(self.classes, coverage))
+            rule = replace(rule, quantile=calibration.class_quantiles(self.classes, coverage))
         elif coverage is not None:
-            rule = replace(rule, quantile=judged.quantile(coverage))
+            rule = replace(rule, quantile=calibration.quantile(coverage))
         if back_off is not None:
             groups = tuple(self.info.hierarchy.items())
-            rule = replace(rule, back_off=judged.back_off(back_off), hierarchy=groups)
+            rule = replace(rule, back_off=calibration.back_off(back_off), hierarchy=groups)
         return rule
 
     def predict(self, images: Encoded, rule: Rule = NO_RULE) -> Predictive:

@@ -33,7 +33,7 @@ from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import Predictive
 from pbprompt.model.calibration import Calibration
 from pbprompt.model.decisions import ANY, ESTIMATE, TRAINED, UNSURE
-from pbprompt.model.evaluate import check_temperature, evaluated
+from pbprompt.model.evaluate import calibrate_and_evaluate, check_temperature
 from pbprompt.model.fitting import usual_shares
 from pbprompt.model.folder import read_info
 from pbprompt.model.manifest import check_free, opened
@@ -189,7 +189,7 @@ class PromptClassifier(Estimator):
             ),
             samples=int(self.samples),
         )
-        model = evaluated(
+        model = calibrate_and_evaluate(
             model, dataset, bank, figures=eval_set is not None, temperature=bool(self.calibrate)
         )
         if figures := model.info.metrics:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pbprompt.apps.cli.predict import REJECT_AT, PredictOptions
 from pbprompt.learners.fitted import LeavesOut, ReadsNames
 from pbprompt.learners.method import Method
-from pbprompt.model import card
 from pbprompt.model.calibration import CERTAINTY, FEW_ANSWERED, Calibration
-from pbprompt.model.card import Provenance
+from pbprompt.model.card import Provenance, threshold_words
 from pbprompt.model.decisions import Rule
 from pbprompt.model.manifest import CALIBRATION
 from pbprompt.model.metrics.conformal import fewest_images
@@ -62,10 +61,10 @@ def series_words(facts: Provenance) -> Iterator[str]:
             f"twins were not looked for among more than {MOST:,} photographs: if some are of one series, say "
             "which by --group"
         )
-    yield from perhaps_words(facts)
+    yield from series_warning(facts)
 
 
-def perhaps_words(facts: Provenance) -> Iterator[str]:
+def series_warning(facts: Provenance) -> Iterator[str]:
     """A warning where promises may rest on photographs that are of one series, and are counted as several."""
     if facts.perhaps_in_series:
         yield (
@@ -111,7 +110,7 @@ def answer_words(
         yield f"{options.model}: no {CALIBRATION} in it, so no image is marked unsure: {remedy}"
         return
     yield from promise_words(calibration, options.reject_at, options.coverage)
-    yield from perhaps_words(model.info.data)
+    yield from series_warning(model.info.data)
     if options.names:
         yield "warning: no validation image is of an added class: marks and sets cannot vouch for it"
     samples = model.predictor.bank.shape[0]
@@ -201,13 +200,13 @@ def shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN_OF_A_SET]) + (f" and {more} more" if more > 0 else "")
 
 
-def threshold_words(model: TunedModel) -> Iterator[str]:
+def label_threshold_words(model: TunedModel) -> Iterator[str]:
     """When a multi-label model gives a label."""
     assert model.head is not None
     alone = [name for name, n in zip(model.classes, model.head.positives.tolist(), strict=True) if not n]
     if alone:
         yield f"known by name alone, since no training image has them: {', '.join(alone)}"
-    least = card.threshold_words(list(model.thresholds.values()))
+    least = threshold_words(list(model.thresholds.values()))
     yield (
         f"a label is given where its probability is at least {least}: that has the best F1 on the "
         f"{model.info.data.images:,} training images, each left out in turn"

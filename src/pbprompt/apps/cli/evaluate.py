@@ -79,6 +79,6 @@ def evaluate(options: EvaluateOptions) -> None:
     Of a multi-label model: mAP, and precision, recall and F1 of all labels and of each.
     """
     with importing():
-        from pbprompt.apps.cli.evaluating import evaluate_as
+        from pbprompt.apps.cli.evaluating import run_evaluate
 
-    evaluate_as(options)
+    run_evaluate(options)

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from pbprompt import distributed
 from pbprompt.apps.audit.corrections import corrected
-from pbprompt.apps.cli.batch import for_class_mix
 from pbprompt.apps.cli.evaluate import EvaluateOptions
 from pbprompt.apps.cli.figures import print_figures, print_tables, twin_words
 from pbprompt.apps.cli.options import refuse
 from pbprompt.apps.cli.output import next_step, print_json, quote, tell
+from pbprompt.apps.cli.predicting import for_class_mix
 from pbprompt.apps.explain.cases import of_mistakes
 from pbprompt.apps.pages import plots
 from pbprompt.apps.pages.model_page import write_figures, write_model_page
@@ -37,7 +37,7 @@ from pbprompt.vision.images.sources import open_dataset
 OTHERS_TRAIN = "--against fits others to the model's own training images: give the data that it was fitted to"
 
 
-def evaluate_as(options: EvaluateOptions) -> None:
+def run_evaluate(options: EvaluateOptions) -> None:
     """Judge a model as the options say; of several processes under torchrun the first prints."""
     own, device = options.model, distributed.start(options.device)
     tuned = TunedModel.load(own, options.backbone, device, samples=options.samples, seed=options.seed)
@@ -45,13 +45,13 @@ def evaluate_as(options: EvaluateOptions) -> None:
         refuse(options, "figures", f"{own} is multi-label, which has no confusion matrix")
         refuse(options, "together against class_mix", f"{own} is multi-label")
     bank = FeatureCache(tuned.backbone, progress=distributed.is_main() and not options.as_json)
-    judged = judged_images(tuned, options, bank)
-    dataset, part = judged.dataset, judged.split
+    images = images_to_evaluate(tuned, options, bank)
+    dataset, part = images.dataset, images.split
     if part == LEFT_OUT:
         refuse(options, "together", "it takes images kept aside from the fit")
         refuse(options, "against_model", "it takes images that neither learned")
     other = "" if tuned.multi_label else other_classes(tuned.classes, dataset.classes)
-    tuned = for_class_mix(judged.model, options.class_mix)
+    tuned = for_class_mix(images.model, options.class_mix)
     seed, shots = tuned.info.seed, tuned.info.shots
     few = draw(dataset, shots, seed).apply(dataset) if options.against and shots else dataset
     if options.against and not few.train:
@@ -84,9 +84,9 @@ def evaluate_as(options: EvaluateOptions) -> None:
     distributed.stop()
     if not main:
         return
-    shown = "all" if judged.whole and part != LEFT_OUT else part
-    notes = [judged.words, other and f"note: {other}", judged.warning and f"warning: {judged.warning}"]
-    if not judged.warning and tuned.info.data.dataset == dataset.name:
+    shown = "all" if images.whole and part != LEFT_OUT else part
+    notes = [images.words, other and f"note: {other}", images.warning and f"warning: {images.warning}"]
+    if not images.warning and tuned.info.data.dataset == dataset.name:
         notes.append(twin_words(dataset, part, bank))
     if options.html is not None:
         kinds = "labels" if tuned.multi_label else "classes"
@@ -95,7 +95,7 @@ def evaluate_as(options: EvaluateOptions) -> None:
             "Method": tuned.info.method,
             "Backbone": tuned.info.backbone["name"],
             "Data": dataset.name,
-            "Images": f"{judged.words}, of {len(tuned.classes)} {kinds}",
+            "Images": f"{images.words}, of {len(tuned.classes)} {kinds}",
             "Class mix": "" if options.class_mix == TRAINED else options.class_mix,
             "Classes": other,
         }
@@ -126,11 +126,11 @@ def evaluate_as(options: EvaluateOptions) -> None:
         next_step(f"pbprompt next UNLABELLED/ --model {quote(own)}", "which images to label next")
 
 
-def other_classes(own: Sequence[str], asked: Sequence[str]) -> str:
+def other_classes(own: Sequence[str], given: Sequence[str]) -> str:
     """In what the data's classes are not those the model was tuned on, which makes the task another one."""
     parts = {
-        "known by name alone": missing_names(own, asked),
-        "no possible answer here, since the data has no such class": missing_names(asked, own),
+        "known by name alone": missing_names(own, given),
+        "no possible answer here, since the data has no such class": missing_names(given, own),
     }
     return "; ".join(f"{what}: {some(names)}" for what, names in parts.items() if names)
 
@@ -144,7 +144,7 @@ def difference_words(now: Evaluation, before: Evaluation, name: Path) -> str:
     return f"{words} (chance alone makes such a difference in {sign_test(better, worse):.0%} of cases)"
 
 
-class Judged(NamedTuple):
+class EvaluationImages(NamedTuple):
     """The images, and how they stand to the model."""
 
     model: TunedModel
@@ -158,7 +158,7 @@ class Judged(NamedTuple):
     warning: str
 
 
-def judged_images(model: TunedModel, options: EvaluateOptions, bank: FeatureCache) -> Judged:
+def images_to_evaluate(model: TunedModel, options: EvaluateOptions, bank: FeatureCache) -> EvaluationImages:
     """Those of a split that is asked for; else the test split; else, where data has none, all of them.
 
     What a model was fitted to whole is judged by leaving out, where that can be done.
@@ -177,7 +177,7 @@ def judged_images(model: TunedModel, options: EvaluateOptions, bank: FeatureCach
     part = options.split or ("all" if undivided else "test")
     if undivided and not options.split and own and not fitted.added and can_leave_out(model, dataset):
         words = f"the {whole:,} images that it was fitted to, each judged by a model that did not see it"
-        return Judged(model, dataset, LEFT_OUT, f"{dataset.name}: {words}", True, "; ".join(notes))
+        return EvaluationImages(model, dataset, LEFT_OUT, f"{dataset.name}: {words}", True, "; ".join(notes))
     if own and part in ("all", "train"):
         notes.append("the model was fitted to images that are among these, so that the figures flatter")
     elif not own and fitted.dataset == dataset.name and (undivided or dataset.split_by_seed):
@@ -191,7 +191,9 @@ def judged_images(model: TunedModel, options: EvaluateOptions, bank: FeatureCach
         raise InputError(f"{options.data} has no {part} images: leave --split out to judge them all")
     words = f"{count:,} {part} images of {whole:,} (--split all judges every one)"
     words = f"all {count:,} images" if count == whole else words
-    return Judged(model, dataset, part, f"{dataset.name}: {words}", count == whole, "; ".join(notes))
+    return EvaluationImages(
+        model, dataset, part, f"{dataset.name}: {words}", count == whole, "; ".join(notes)
+    )
 
 
 def _as_fitted(model: TunedModel, options: EvaluateOptions, bank: FeatureCache) -> tuple[Dataset, bool]:

@@ -12,7 +12,7 @@ from pbprompt.apps.audit.duplicates import twins
 from pbprompt.apps.cli.output import print_table, screen
 from pbprompt.files import as_text
 from pbprompt.model.calibration import chosen
-from pbprompt.model.card import GROUP_HEADS, TRADE_HEADS, class_cells, group_cells, judged_on, trade_cells
+from pbprompt.model.card import GROUP_HEADS, TRADE_HEADS, class_cells, evaluated_on, group_cells, trade_cells
 from pbprompt.model.metrics.classification import worst_first
 from pbprompt.model.metrics.evaluation import Evaluation
 from pbprompt.model.scoring import RIVALS
@@ -43,7 +43,7 @@ def print_figures(metrics: dict[str, Any], *, verbose: bool = True) -> None:
     plain = {"zero-shot": metrics.get("zero_shot"), **metrics.get("rivals", {}), **metrics.get("models", {})}
     rows = {**plain, "tuned": metrics, "together": metrics.get("together")}
     compare({name: row for name, row in rows.items() if row}, verbose=verbose)
-    typer.secho(f"on {judged_on(metrics)}", dim=True)
+    typer.secho(f"on {evaluated_on(metrics)}", dim=True)
     if verbose:
         typer.secho("NLL: surprise at the truth; ECE: stated certainty less truth; both best at 0", dim=True)
         if "macro_recall" in metrics:

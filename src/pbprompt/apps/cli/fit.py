@@ -216,9 +216,9 @@ def fit(options: FitCommand) -> None:
     one run: [bold]torchrun --nproc-per-node 4 -m pbprompt fit …[/bold]
     """
     with importing():
-        from pbprompt.apps.cli.fitting import fit_options
+        from pbprompt.apps.cli.fitting import run_fit
 
-    if fit_options(options):
+    if run_fit(options):
         note(f"saved: {options.out}")
         out = quote(options.out)
         if options.data:

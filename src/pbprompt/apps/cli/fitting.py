@@ -16,10 +16,10 @@ from pbprompt.apps.batch.pool import Pool
 from pbprompt.apps.cli import output
 from pbprompt.apps.cli.calibration_words import (
     calibration_words,
+    label_threshold_words,
     name_words,
     series_words,
     temperature_words,
-    threshold_words,
 )
 from pbprompt.apps.cli.figures import ahead_words, compare, print_figures, print_trade, twin_words
 from pbprompt.apps.cli.fit import AUTO, FitCommand
@@ -36,7 +36,7 @@ from pbprompt.learners.trained import Trained
 from pbprompt.model.backbone_choice import cheapest, tried
 from pbprompt.model.decisions import skew_words
 from pbprompt.model.evaluate import check_temperature
-from pbprompt.model.fitting import fit_into, fit_stream_into, is_stream, kept_beside, usual_shares
+from pbprompt.model.fitting import fit_into, fit_stream_into, is_stream, stream_checkpoint, usual_shares
 from pbprompt.model.hierarchy import checked_hierarchy, levels, read_hierarchy
 from pbprompt.model.learn import check_multi_label
 from pbprompt.model.manifest import check_free, claim
@@ -66,7 +66,7 @@ class FitResult(NamedTuple):
     dataset: Dataset | None = None
 
 
-def fit_options(options: FitCommand) -> bool:
+def run_fit(options: FitCommand) -> bool:
     """Fit as the options say; whether this process is to say that a model was saved."""
     options = replace(options, device=distributed.start(options.device))
     main = distributed.is_main()
@@ -76,8 +76,9 @@ def fit_options(options: FitCommand) -> bool:
         raise InputError(
             f"--method {options.method}: has nothing to tune: use `pbprompt predict` with --classes"
         )
-    _ = precision_of(options.precision, options.device), framing_of(options.framing)  # refused before
-    _ = options.config  # anything is read
+    precision_of(options.precision, options.device)  # what these refuse is refused before anything is read
+    framing_of(options.framing)
+    _ = options.config
     stream = bool(options.data) and is_stream(options.data, every=not options.shots)
     if AUTO in options.backbone:
         _check_auto(options, stream)
@@ -108,10 +109,12 @@ def _fit_by_names(options: FitCommand) -> FitResult:
         raise InputError("nothing to learn from: give DATA, or --unlabelled FOLDER and --classes cat,dog,car")
     refuse(options, OF_A_DRAW, "without labelled images nothing is drawn")
     names = distinct(class_names(options.classes, None))
-    options, pool = _described(options, names), read_unlabelled(options)
+    options = _described(options, names)
+    pool = read_unlabelled(options)
     assert pool is not None
-    kind, config = options.kind, options.config
-    model = TunedModel.fit_by_names(options.tower, names, pool.images, kind, config, seed=options.seed)
+    model = TunedModel.fit_by_names(
+        options.tower, names, pool.images, options.kind, options.config, seed=options.seed
+    )
     if distributed.is_main() and not options.dry_run:
         with claim(options.out):
             model.save(options.out)
@@ -125,13 +128,19 @@ def _fit_stream(options: FitCommand) -> FitResult:
     stream, pool = Stream([options.data], allow_urls=options.allow_urls), read_unlabelled(options)
     try:
         model, found = fit_stream_into(
-            options.out, stream, options.tower, options.kind, options.config,
-            seed=options.seed, classes_file=options.classes_file, command=options.kept,
+            options.out,
+            stream,
+            options.tower,
+            options.kind,
+            options.config,
+            seed=options.seed,
+            classes_file=options.classes_file,
             going_on=lambda images: note(f"going on after the {images:,} images that are gathered already"),
+            command=options.kept,
             unlabelled=pool.images if pool else None,
-        )  # fmt: skip
+        )
     except KeyboardInterrupt:
-        kept = kept_beside(options.out, stream, options.tower).path.exists()
+        kept = stream_checkpoint(options.out, stream, options.tower).path.exists()
         note(
             "stopped: what was gathered is kept, and the same command goes on from there"
             if kept
@@ -393,7 +402,7 @@ def _print_outcome(
     if dataset:
         lines += series_words(model.info.data)
     if model.multi_label:
-        lines += threshold_words(model)
+        lines += label_threshold_words(model)
     else:
         lines += (*name_words(model.method), calibration_words(model))
     for line in filter(None, lines):

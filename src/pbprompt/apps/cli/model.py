@@ -145,8 +145,8 @@ def refit(
     Where the sources lie is asked first: whoever made the model may have named any file of this machine.
     """
     from pbprompt.apps.cli.fit import FitCommand
-    from pbprompt.apps.cli.fitting import fit_options
-    from pbprompt.model.card import judged_on
+    from pbprompt.apps.cli.fitting import run_fit
+    from pbprompt.model.card import evaluated_on
     from pbprompt.model.tuned import TunedModel
 
     with _written(model, out) as place:
@@ -166,7 +166,7 @@ def refit(
             print(f"note: not in the sources, so not in the new model: {as_text(str(change))}")
         try:
             shutil.rmtree(work, ignore_errors=True)
-            fit_options(options)
+            run_fit(options)
             after = TunedModel.load(work, before.backbone)
             after.save(place)
         finally:
@@ -175,7 +175,7 @@ def refit(
     _print_difference(before, after)
     former, now = (one.info.metrics.get("accuracy") for one in (before, after))
     if isinstance(former, float) and isinstance(now, float):
-        print(f"on {judged_on(after.info.metrics)}: accuracy {former:.2%} before, {now:.2%} now")
+        print(f"on {evaluated_on(after.info.metrics)}: accuracy {former:.2%} before, {now:.2%} now")
 
 
 def _regroup(model: Path, out: Path | None, named: dict[str, Any], words: str) -> None:

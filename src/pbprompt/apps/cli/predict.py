@@ -140,7 +140,7 @@ def predict(options: PredictOptions) -> None:
 
     [bold]pbprompt predict photos/ shards/*.tar --model model/ --out answers.parquet[/bold]
     """
-    from pbprompt.apps.cli.batch import answer
+    from pbprompt.apps.cli.predicting import answer
 
     answer(options)
 

@@ -119,9 +119,13 @@ def reproduce(options: ReproduceOptions) -> None:
         for backbone in dict.fromkeys(recipe.backbone for recipe in recipes):
             wanted = [run for recipe in recipes if recipe.backbone == backbone for _, run in recipe.expand()]
             outcome = sweep(
-                wanted, backbone=backbone, root=options.root, store=store, executor=engine,
+                wanted,
+                backbone=backbone,
+                root=options.root,
+                store=store,
+                executor=engine,
                 device=options.device,
-            )  # fmt: skip
+            )
             failed += outcome.failed
             note(f"{len(outcome.skipped):,} runs reused, {len(outcome.done):,} new")
     for recipe in recipes:

@@ -103,8 +103,8 @@ def _store(folder: Path) -> "RunStore":
 
 def _found(store: "RunStore", **wanted: Any) -> list["RunRecord"]:
     """The records whose config has all the wanted values; an empty one does not matter."""
-    asked = {(key, value) for key, value in wanted.items() if value not in ("", None)}
-    return [one for one in store.records() if asked <= {*vars(one.config).items()}]
+    given = {(key, value) for key, value in wanted.items() if value not in ("", None)}
+    return [one for one in store.records() if given <= {*vars(one.config).items()}]
 
 
 def _lines(record: "RunRecord") -> list[dict[str, Any]]:

@@ -83,7 +83,7 @@ def serve(
         with importing():
             import uvicorn
 
-            from pbprompt.apps.cli.batch import for_class_mix
+            from pbprompt.apps.cli.predicting import for_class_mix
             from pbprompt.apps.serve.app import create_app, server_config
             from pbprompt.apps.serve.labelling import Labelling
             from pbprompt.apps.serve.limits import MIB, Limits

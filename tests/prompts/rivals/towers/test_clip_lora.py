@@ -13,7 +13,7 @@ from pbprompt.apps.export import ImageClassifier, export_towers
 from pbprompt.errors import InputError
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Batch, build_method, make_config
-from pbprompt.model.evaluate import evaluate, evaluated
+from pbprompt.model.evaluate import calibrate_and_evaluate, evaluate
 from pbprompt.model.folder import describe_model
 from pbprompt.model.manifest import CONFIG, HASHES, WEIGHTS, hashes
 from pbprompt.model.predictor import predictive
@@ -115,7 +115,7 @@ def tuned(few):
     settings = CLIPLoRAConfig(budget=3, learning_rate=0.02, last=1, batch_size=16)
     bank = FeatureCache(load_backbone("lite-vit"), progress=False)
     model = TunedModel.fit(few, bank, CLIPLoRA, settings, FitOptions(progress=False))
-    return evaluated(model, few, bank)
+    return calibrate_and_evaluate(model, few, bank)
 
 
 def test_a_tuned_model_is_a_model_as_any_other(few, tuned, tmp_path):

@@ -114,7 +114,7 @@ def seen_together(model: TunedModel, stream: Stream) -> TunedModel:
     """The model having seen all images of a stream, with a word on what that changes."""
     pool = read_pool(model.backbone, stream)
     after = model.together(pool.images)
-    labels = [[said.label for said in each.predict(pool.encoded)] for each in (model, after)]
+    labels = [[one.label for one in each.predict(pool.encoded)] for each in (model, after)]
     changed = sum(one != other for one, other in zip(*labels, strict=True))
     found = absorbed_by(after.method)
     if found is None or not found.weight:

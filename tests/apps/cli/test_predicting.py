@@ -13,7 +13,7 @@ import pytest
 import pbprompt
 from pbprompt.apps.batch import job as jobs
 from pbprompt.apps.batch.output import Output
-from pbprompt.apps.cli.batch import sources
+from pbprompt.apps.cli.predicting import sources
 from pbprompt.errors import InputError
 from pbprompt.files import as_name
 from pbprompt.vision.images import records
@@ -199,7 +199,7 @@ def test_addresses_are_refused_unless_allowed():
 )
 def test_standard_input_without_an_image(monkeypatch, content, terminal, says):
     monkeypatch.setattr(sys, "stdin", Piped(content, terminal))
-    monkeypatch.setattr("pbprompt.apps.cli.batch.MOST_WEB_BYTES", 50)
+    monkeypatch.setattr("pbprompt.apps.cli.predicting.MOST_WEB_BYTES", 50)
     (record,) = sources(["-"])
     with pytest.raises(InputError, match=says):
         record.read()
