@@ -17,6 +17,7 @@ from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.series import ALIKE
 
 SHOWN_OF_A_SET = 5
+FIT_AGAIN = "fit it again, on two photographs of each class or more, or on data with a val/ folder"
 LITTLE = 0.05  # of what tells the classes apart
 
 
@@ -106,8 +107,7 @@ def answer_words(
 ) -> Iterator[str]:
     """What to know of answers that a rule marks: what is promised of them, and where it cannot be."""
     if (calibration := model.calibration) is None:
-        remedy = "fit it again, on two photographs of each class or more, or on data with a val/ folder"
-        yield f"{options.model}: no {CALIBRATION} in it, so no image is marked unsure: {remedy}"
+        yield f"{options.model}: no {CALIBRATION} in it, so no image is marked unsure: {FIT_AGAIN}"
         return
     yield from promise_words(calibration, options.reject_at, options.coverage)
     yield from series_warning(model.info.data)

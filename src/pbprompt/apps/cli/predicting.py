@@ -15,7 +15,7 @@ from pbprompt.apps.batch.job import CACHED_UNITS, BatchJob, Executor, answers, h
 from pbprompt.apps.batch.on_ray import on_ray, sent
 from pbprompt.apps.batch.output import Output
 from pbprompt.apps.batch.pool import read_pool
-from pbprompt.apps.cli.calibration_words import answer_words, mix_words, shortened
+from pbprompt.apps.cli.calibration_words import FIT_AGAIN, answer_words, mix_words, shortened
 from pbprompt.apps.cli.options import refuse
 from pbprompt.apps.cli.output import next_step, print_json, print_table, quote, tell
 from pbprompt.apps.cli.predict import REJECT_AT, SHARES, PredictOptions
@@ -24,6 +24,7 @@ from pbprompt.learners.fitted import Familiar
 from pbprompt.learners.predictive import Prediction
 from pbprompt.model.card import absorbed_by
 from pbprompt.model.decisions import BALANCED, ESTIMATE, NO_RULE, TRAINED, Rule, read_costs, read_mix
+from pbprompt.model.manifest import CALIBRATION
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE
 from pbprompt.vision.images.names import distinct
@@ -98,10 +99,14 @@ def _tuned(options: PredictOptions, folder: Path, stream: Stream) -> tuple[Tuned
         model = seen_together(model, stream)
     model = for_class_mix(model, options.class_mix, stream)
     if options.costs:
+        refuse(options, "back_off", "--costs chooses the answers")
         model = model.for_costs(read_costs(options.costs, model.classes))
     reject_at, back_off = options.reject_at, options.back_off
     if model.calibration and reject_at is None and math.isfinite(model.calibration.promised(REJECT_AT)[1]):
         reject_at = REJECT_AT
+    if model.calibration is None:
+        resting = f"{folder}: no {CALIBRATION} in it, which this rests on"
+        refuse(options, "reject_at coverage back_off", resting, FIT_AGAIN)
     rule = model.rule(
         reject_at, options.coverage, options.none_at, per_class=options.per_class, back_off=back_off
     )
