@@ -84,6 +84,9 @@ def test_what_cannot_be_compared(run, folder, tmp_path, monkeypatch):
     assert run("monitor", given, "--model", folder, "--error-rate", 0)[0] == 2
     monkeypatch.setattr("pbprompt.model.calibration.opened", lambda folder: ModelFiles(tmp_path, {}, {}))
     code, _, err = run("monitor", given, "--model", folder)
+    assert code == 2 and f"{folder}: no such folder" in err
+    folder.mkdir()
+    code, _, err = run("monitor", given, "--model", folder)
     assert code == 2 and "no calibration.json in it" in err
 
 

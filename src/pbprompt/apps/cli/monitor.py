@@ -51,6 +51,8 @@ def monitor(
     if root is not None and html is None:
         raise InputError("--root: it is for --html: leave it out")
     calibration = read_calibration(model)
+    if calibration is None and not model.is_dir():
+        raise InputError(f"{model}: no such folder: give one that `fit` wrote")
     if calibration is None:
         raise InputError(
             f"{model}: no calibration.json in it, so that nothing was promised: fit a single-label model, by "
