@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pbprompt.apps.audit.duplicates import Duplicates, SmallSquare, find_duplicates
 from pbprompt.apps.audit.leave_one_out import (
+    Judgement,
     LabelError,
     Outlier,
     Overlap,
@@ -229,7 +230,8 @@ def look(
 
     global_, labels = features.global_.cpu(), features.labels.cpu()
     duplicates = find_duplicates([str(hashes[item.path]) for item in items], global_, squares, same_pixels)
-    said, wrong = None, list[LabelError]()
+    said: Judgement | None = None
+    wrong: list[LabelError] = []
     if labelled and (dataset.multi_label or len(dataset.classes) > 1):
         texts = torch.zeros(len(dataset.classes), towers.embed_dim)
         if towers.reads_text:

@@ -100,9 +100,11 @@ def told_apart(adds: Sequence[float], photographs: Sequence[int], across: int) -
 
     chosen: list[int] = []
     for patch in sorted(range(len(adds)), key=lambda place: -adds[place]):
-        if adds[patch] > 0 <= photographs[patch] and all(apart(patch, other) for other in chosen):
+        if adds[patch] <= 0 or len(chosen) == PARTS:
+            break
+        if photographs[patch] >= 0 and all(apart(patch, other) for other in chosen):
             chosen.append(patch)
-    return chosen[:PARTS]
+    return chosen
 
 
 def cells(side: int) -> int:
