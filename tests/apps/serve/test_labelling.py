@@ -14,7 +14,7 @@ from pbprompt.apps.labelling.next_images import Entry, read_table, write_table
 from pbprompt.apps.serve.app import create_app
 from pbprompt.apps.serve.images import decode_image
 from pbprompt.apps.serve.labelling import Labelling
-from pbprompt.apps.serve.limits import Limits
+from pbprompt.apps.serve.limits import Limits, Refused
 from pbprompt.errors import InputError
 from pbprompt.learners.method import build_method, make_config
 from pbprompt.model.folder import describe_model
@@ -304,9 +304,16 @@ def test_a_table_elsewhere_names_images_from_the_folder(learner, folder, tmp_pat
     table = tmp_path / "tables" / "mine.csv"
     labelling = Labelling.open(learner, folder, table, progress=False)
     for label in ("cat", "guitar"):
-        labelling.label(labelling.shown.image, label, Limits())
+        labelling.label(labelling.shown.image, label, (), Limits())
     assert all((folder / row.image).is_file() for row in read_table(table))
     assert open_dataset(str(table), root=folder).classes == ("cat", "guitar")
+
+
+def test_another_spelling_of_an_added_class_is_refused_before_it_is_written(learner, folder):
+    labelling = Labelling.open(learner, folder, progress=False)
+    with pytest.raises(Refused, match="another spelling"):
+        labelling.label(labelling.shown.image, "Wood Duck", ["wood duck"], Limits())
+    assert not labelling.table.exists() and labelling.model is learner
 
 
 def test_what_cannot_be_labelled_is_refused_at_the_start(learner, model, folder, tmp_path):

@@ -20,28 +20,28 @@ NAME_SHOWN = 60  # characters of a client's text in a reason
 
 
 def explain(
-    model: TunedModel, image: Image.Image, asked: Explain, photographs: Path | None
+    model: TunedModel, image: Image.Image, request: Explain, photographs: Path | None
 ) -> Explanation | bytes:
     """The maps, or drawn as one PNG; with parts where training photographs may be shown."""
     check_single_label(model, "it has no heat maps")
-    (name,) = known_as(model.classes, [asked.class_name])
+    (name,) = known_as(model.classes, [request.class_name])
     if name not in model.classes:
         raise Refused(404, f"class {name[:NAME_SHOWN]!r} is unknown: GET /classes lists them")
-    png = asked.format == "png"
-    maps = heat_maps(model.predictor, image, [name] if png else model.classes, asked.samples)
+    png = request.format == "png"
+    maps = heat_maps(model.predictor, image, [name] if png else model.classes, request.samples)
     parts = []
     if photographs and not png and comparing(model):
         parts = cases(model, image, [name], photographs)[0].parts
     image.thumbnail((SHOWN_SIDE, SHOWN_SIDE))
     if png:
-        return encoded_image(draw_heat_maps(maps, image, asked.reading))
+        return encoded_image(draw_heat_maps(maps, image, request.reading))
     row = maps.classes.index(name)
-    heat = maps.of(asked.reading)[:, row]
+    heat = maps.of(request.reading)[:, row]
     # One scale of contributions for all classes: where nothing speaks for one, its map stays dark.
-    hottest = max(0.0, float(maps.contribution.max())) if asked.reading == "contribution" else None
+    hottest = max(0.0, float(maps.contribution.max())) if request.reading == "contribution" else None
     square = seen(image, fit=maps.fit, cropped=maps.cropped)
     return Explanation(
-        class_name=asked.class_name,
+        class_name=request.class_name,
         score=float(maps.probabilities[row]),
         range=(float(heat.mean(0).min()), float(heat.mean(0).max())),
         mean=_base64(overlay(square, heat.mean(0), hottest)),

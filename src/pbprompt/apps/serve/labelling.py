@@ -103,19 +103,23 @@ class Labelling:
             raise Refused(404, "the image leads out of the folder")
         return path
 
-    def label(self, name: str, label: str | None, limits: Limits) -> TunedModel:
-        """The model having learned one image more, or as it was where that is skipped."""
+    def label(self, name: str, label: str | None, added: Sequence[str], limits: Limits) -> TunedModel:
+        """The model having learned one image more, or as it was where that is skipped.
+
+        `added`: classes that the server knows by name alone, whose spelling is kept.
+        """
         if (row := self._queue.get(name)) is None:
             raise Refused(409, "this image is not waiting for a label: reload the page")
-        label = label if label is None else known_as(self.model.classes, [single_spaced(label)])[0]
         with held(self.table.parent):
             self._read()
+            present = (*self.model.classes, *added)
+            label = label if label is None else known_as(present, [single_spaced(label)])[0]
             if name in self._labels(self.rows):
                 raise self._changed_meanwhile(name, label or "to skip it")
             if label is None:
                 self._skipped.add(name)
             else:
-                new_names([label], self.model.classes, limits)
+                new_names([label], present, limits)
                 if self.shown.image == name and self.shown.suggested is not None:
                     sure = f"{self.shown.scores[self.shown.suggested]:.4f}"
                     row = row._replace(suggested=self.shown.suggested, probability=sure)
@@ -126,7 +130,7 @@ class Labelling:
         return self.model
 
     def undo(self) -> TunedModel:
-        """The model without what was said last; that image comes next."""
+        """The model without the last label; that image comes next."""
         if not self._done:
             raise Refused(409, "nothing was labelled since the server started: correct the table itself")
         name, label = self._done[-1]
@@ -188,8 +192,8 @@ class Labelling:
         free = [name for name in self.names if name not in done]
         if free and not self._queue:
             images = self._encoded(free)
-            said = model.predict(images)
-            for one in next_images(images.global_, said, min(AT_ONCE, len(free)), seed=len(labels)):
+            answers = model.predict(images)
+            for one in next_images(images.global_, answers, min(AT_ONCE, len(free)), seed=len(labels)):
                 score, sure = f"{one.score:.4f}", f"{one.probability:.4f}"
                 self._queue[free[one.row]] = Entry(free[one.row], "", one.label, sure, score)
         image, after = [*self._queue, None, None][:2]
@@ -232,7 +236,7 @@ def add_labelling(
     async def label(request: Request) -> ToLabel:
         """Label or skip an image: the model learns it, the table is written, and the next one comes."""
         async with receive(request, Label, limits, uploads) as sent:
-            await service.teach(lambda _: labelling.label(sent.image, sent.label, limits))
+            await service.teach(lambda _: labelling.label(sent.image, sent.label, service.added, limits))
         service.metrics.examples.inc(sent.label is not None)
         return labelling.shown
 

@@ -50,6 +50,10 @@ def too_large(limits: Limits) -> Refused:
     return Refused(413, f"the image is larger than {limits.image_bytes / MIB:g} MiB")
 
 
+def too_many_images(limits: Limits) -> Refused:
+    return Refused(413, f"more than {limits.images} images in one request: send several requests")
+
+
 @asynccontextmanager
 async def in_time(seconds: float) -> AsyncIterator[None]:
     """A block that ends after so many seconds with a 503."""

@@ -72,13 +72,17 @@ def with_classes(model: TunedModel, names: Sequence[str], limits: Limits) -> Tun
     return model
 
 
-def with_examples(model: TunedModel, images: Encoded, labels: Sequence[str], limits: Limits) -> TunedModel:
-    """The model having learned images too; labels that are no classes yet become classes."""
+def with_examples(
+    model: TunedModel, images: Encoded, labels: Sequence[str], added: Sequence[str], limits: Limits
+) -> TunedModel:
+    """The model having learned images too; labels that are no classes yet become classes, in the spelling of
+    those that are `added` by name where they are the same."""
     check_single_label(model, "it cannot learn on; fit it again on all images")
     if not isinstance(model.method, PartialFit):
         raise Refused(409, f"{model.method.name} cannot learn on: fit it again on all images")
-    labels = known_as(model.classes, [single_spaced(label) for label in labels])
-    new_names(labels, model.classes, limits)
+    present = (*model.classes, *added)
+    labels = known_as(present, [single_spaced(label) for label in labels])
+    new_names(labels, present, limits)
     return model.partial_fit(images, labels)
 
 

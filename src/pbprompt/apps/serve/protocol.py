@@ -50,12 +50,14 @@ class Pump:
 
     def _turn(self) -> None:
         until = time.monotonic() + TURN_SECONDS
-        while self._waiting:
-            if self._waiting.pop().go_on() or time.monotonic() >= until:
-                break
-        self._called = bool(self._waiting)
-        if self._called:
-            self._loop.call_soon(self._turn)
+        try:
+            while self._waiting:
+                if self._waiting.pop().go_on() or time.monotonic() >= until:
+                    break
+        finally:  # a connection that fails holds up no other
+            self._called = bool(self._waiting)
+            if self._called:
+                self._loop.call_soon(self._turn)
 
 
 _pumps: WeakKeyDictionary[asyncio.AbstractEventLoop, Pump] = WeakKeyDictionary()

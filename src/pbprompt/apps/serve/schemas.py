@@ -138,7 +138,10 @@ def request_body(kind: type[RequestBody], form: str | None = None) -> dict[str, 
 
 
 class Prediction(BaseModel):
-    """The fields of `pbprompt predict --json`; of a multi-label model image, labels and scores alone."""
+    """The fields of `pbprompt predict --json`; of a multi-label model image, labels and scores alone.
+
+    Null is what was not asked for, or what the model cannot tell.
+    """
 
     image: str = Field(description="the name the client gave it, or its number")
     label: str = Field("", description="the likeliest class")

@@ -20,13 +20,19 @@ from pbprompt.apps.serve.fairness import Shares, Turns
 from pbprompt.apps.serve.images import decode_image, shown_jpeg
 from pbprompt.apps.serve.limits import MIB, Limits, Refused, in_time
 from pbprompt.apps.serve.middleware import Metrics
-from pbprompt.apps.serve.model import rule_and_note, single_spaced, with_classes, with_examples
+from pbprompt.apps.serve.model import (
+    new_names,
+    rule_and_note,
+    single_spaced,
+    with_classes,
+    with_examples,
+)
 from pbprompt.learners.predictive import Prediction
 from pbprompt.model.decisions import Rule
 from pbprompt.model.monitoring import at_fit, unsure_below
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.crops import Cropper
-from pbprompt.vision.images.names import known_as
+from pbprompt.vision.images.names import known_as, missing_names
 from pbprompt.vision.images.workers import Workers, available_cpus
 from pbprompt.vision.towers.backbone import Encoded
 
@@ -127,7 +133,9 @@ class Service:
 
     async def add_classes(self, names: Sequence[str]) -> None:
         async with in_time(self.limits.answer_seconds):
-            await self._change(lambda: (self._base, [*self.added, *names]))
+            await self._change(
+                lambda: (self._base, [*self.added, *new_names(names, self.model.classes, self.limits)])
+            )
 
     async def remove_class(self, name: str) -> None:
         """One that is not there is gone already."""
@@ -145,7 +153,7 @@ class Service:
             async with in_time(self.limits.answer_seconds):
                 squares = await self._decoded(images, self.model.backbone.preprocess.cropper)
                 await self.teach(
-                    lambda model: with_examples(model, _seen(model, squares), labels, self.limits)
+                    lambda base: with_examples(base, _seen(base, squares), labels, self.added, self.limits)
                 )
         self.metrics.examples.inc(len(squares))
 
@@ -154,7 +162,7 @@ class Service:
 
         def changed() -> tuple[TunedModel, list[str]]:
             base = learned(self._base)
-            return base, [name for name in self.added if name not in base.classes]
+            return base, missing_names(base.classes, self.added)
 
         await self._change(changed)
 
@@ -163,6 +171,8 @@ class Service:
 
         def made() -> tuple[TunedModel, TunedModel]:
             base, added = changed()
+            if base is self._base and added == self.added:
+                return base, self.model
             return base, with_classes(base, added, self.limits)
 
         async with self._changing:
@@ -181,7 +191,8 @@ class Service:
         """The model with a request's own classes: nobody else's request has them."""
         if not names:
             return self.model
-        key = model, _ = self.model, tuple(names)
+        model = self.model
+        key = model, tuple(names)
         visited = self._visits.pop(key, None)
         if visited is None:
             visited = await self._aside(lambda: with_classes(model, names, self.limits))

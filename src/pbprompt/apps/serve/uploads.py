@@ -14,7 +14,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from pbprompt.apps.serve.fairness import Shares
-from pbprompt.apps.serve.limits import MIB, Limits, Refused, too_large
+from pbprompt.apps.serve.limits import MIB, Limits, Refused, too_large, too_many_images
 from pbprompt.apps.serve.schemas import Body, parsed_body
 
 FIELDS, FIELD_BYTES = 128, 4096
@@ -48,7 +48,7 @@ async def receive(
             raise Refused(400, "the client went away") from None
         body = await asyncio.to_thread(parsed_body, kind, sent)
         if len(getattr(body, "images", ())) > limits.images:
-            raise Refused(413, f"more than {limits.images} images in one request: send several requests")
+            raise too_many_images(limits)
         yield body
     finally:
         held.give_back(taken)
@@ -89,7 +89,8 @@ class FormReader(MultiPartParser):
         super().__init__(request.headers, stream, max_fields=FIELDS, max_part_size=FIELD_BYTES)
         self.spool_max_size = limits.image_bytes
         self._limits = limits
-        self._part_bytes, self._ended = 0, False
+        self._part_bytes = self._images = 0
+        self._ended = False
 
     async def read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The fields, and the images as JSON would have them."""
@@ -123,6 +124,12 @@ class FormReader(MultiPartParser):
         self._part_bytes += end - start
         if self._part_bytes > self._limits.image_bytes:
             raise too_large(self._limits)
+
+    def on_part_end(self) -> None:
+        super().on_part_end()
+        self._images += isinstance(self.items[-1][1], UploadFile)
+        if self._images > self._limits.images:  # at once: the next ones are not kept
+            raise too_many_images(self._limits)
 
     def on_end(self) -> None:
         self._ended = True
