@@ -212,7 +212,7 @@ def test_classes_are_listed_and_added(small, cat):
         "thresholds": None,
     }
     assert after == added
-    assert small.post("/classes", json={"names": ["red_panda"]}).json() == added
+    assert small.post("/classes", json={"names": ["red  panda"]}).json() == added
     answer = small.post("/predict", files=[file(cat)]).json()
     assert answer["note"] == "no validation image is of an added class"
     (said,) = answer["predictions"]
