@@ -49,6 +49,7 @@ def test_a_key_that_no_header_can_carry(tmp_path):
         (("--label", ".", "--examples"), "leave out --examples"),
         (("--label", ".", "--shared-classes"), "leave out --examples and --shared-classes"),
         (("--demo", "--label", "."), "leave out --label"),
+        (("--demo", "--photographs", "."), "and --photographs"),
     ],
 )
 def test_options_of_labelling_that_do_not_go_together(tmp_path, options, says):
@@ -155,7 +156,7 @@ def test_a_tour_needs_the_samples_classes_and_leaves_nothing_behind(lite, child,
     server = child(command, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(scratch)})
     address = next(m[0] for line in server.stderr if (m := re.search(r"http://127\.0\.0\.1:\d+", line)))
     with urllib.request.urlopen(f"{address}/tour") as answer:
-        assert b"A tour in three steps" in answer.read()
+        assert b"A tour in five steps" in answer.read()
     assert len(list(scratch.glob("pbprompt-tour-*/*.webp"))) == 6
     server.terminate()
     server.communicate()

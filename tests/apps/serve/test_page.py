@@ -17,11 +17,13 @@ from pbprompt.apps.labelling.next_images import read_table
 from pbprompt.apps.serve.images import decode_image
 from pbprompt.apps.serve.labelling import Labelling
 from pbprompt.apps.serve.limits import Limits
-from pbprompt.apps.serve.samples import write_drawings
+from pbprompt.apps.serve.samples import open_tour
+from pbprompt.errors import InputError
 from pbprompt.learners.method import build_method, make_config
 from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
+from pbprompt.vision.images.catalog import SAMPLE
 
 
 @pytest.fixture
@@ -298,22 +300,48 @@ def test_labelling_by_key_by_pointer_and_by_a_new_name(browser, lite, cat, guita
     assert not browser.get_log("browser")
 
 
-@pytest.mark.parametrize("width", [1100, 390])
-def test_the_tour_counts_labels_and_fits_a_desk_and_a_telephone(
-    browser, lite, cat, guitar, serve_at, tmp_path, width
+@pytest.fixture(scope="module")
+def learner(lite, cat, guitar):
+    return taught(lite, cat, guitar).with_classes(["mammal", "fruit"])
+
+
+@pytest.fixture(scope="module")
+def tour(learner, tmp_path_factory):
+    """What the tour shows, and the folder of its images to label."""
+    folder = tmp_path_factory.mktemp("tour")
+    return open_tour(learner, folder), folder
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_tour_leads_through_five_steps_at_a_desk_and_on_a_telephone(
+    browser, learner, tour, serve_at, tmp_path, width
 ):
-    model = taught(lite, cat, guitar).with_classes(["mammal", "fruit"])
-    write_drawings(model, tmp_path)
-    address = serve_at(model, labelling=Labelling.open(model, tmp_path, progress=False), tour=True)
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
-    )
+    shown, folder = tour
+    table = tmp_path / "labels.csv"
+    labelling = Labelling.open(learner, folder, table, progress=False)
+    address = serve_at(learner, labelling=labelling, tour=shown, photographs=SAMPLE)
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    def fits() -> bool:
+        return browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+    def back() -> None:
+        browser.find_element(By.PARTIAL_LINK_TEXT, "Back to the tour").click()
+        until(browser, lambda: by_id(browser, "labelled").text)
+
     try:
         browser.get(f"{address}/tour")
         until(browser, lambda: by_id(browser, "labelled").text == "0 of 3 labelled.")
-        assert by_id(browser, "change").text == "Label an image first."
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        assert by_id(browser, "change").text == "Label an image first." and fits()
+
+        browser.find_element(By.LINK_TEXT, "Look").click()
+        until(browser, lambda: browser.find_elements(By.XPATH, "//h2[.='Likely label errors']"))
+        browser.find_element(By.XPATH, "//button[starts-with(., 'Accept all')]").click()
+        assert not by_id(browser, "decided").text.startswith("0") and fits()
+        browser.back()
+
+        until(browser, lambda: browser.find_elements(By.LINK_TEXT, "Label three images"))
         browser.find_element(By.LINK_TEXT, "Label three images").click()
         for count in (1, 2, 3):
             until(browser, lambda: by_id(browser, "picture").is_displayed())
@@ -321,14 +349,40 @@ def test_the_tour_counts_labels_and_fits_a_desk_and_a_telephone(
             until(
                 browser, lambda count=count: by_id(browser, "progress").text.startswith(f"{count} labelled")
             )
-        browser.back()
+        assert fits()
+        back()
         until(browser, lambda: by_id(browser, "labelled").text == "3 labelled: done.")
         assert by_id(browser, "change").text.startswith("Right on ")
+
         browser.find_element(By.LINK_TEXT, "Try a photograph").click()
-        until(browser, lambda: by_id(browser, "model").text)
+        until(browser, lambda: by_id(browser, "samples").is_displayed())
+        back()
+        browser.find_element(By.LINK_TEXT, "See its cases").click()
+        until(browser, lambda: by_id(browser, "samples").is_displayed())
+        browser.find_elements(By.CSS_SELECTOR, "#samples button")[0].click()
+        until(browser, lambda: rows_of(browser))
+        name = "return arguments[0].querySelector('.name').textContent"
+        names = {browser.execute_script(name, row): row for row in rows_of(browser)}
+        browser.execute_script("arguments[0].focus()", names["mammal"])
+        until(browser, lambda: by_id(browser, "parts").is_displayed())
+        assert "of the logit: this part looks like that part of" in by_id(browser, "parts").text
+        last = rows_of(browser)[-1]
+        browser.execute_script("arguments[0].scrollIntoView({ block: 'end' })", last)
+        bottom = "return document.getElementById('shown').getBoundingClientRect().bottom"
+        top = browser.execute_script("return arguments[0].getBoundingClientRect().top", last)
+        assert fits() and (width > 1000 or browser.execute_script(bottom) <= top)  # no part covers a class
+        browser.execute_script("arguments[0].focus()", names["cat"])  # which the second model does not know
+        until(browser, lambda: "“cat”" in by_id(browser, "caption").text)
+        assert not by_id(browser, "parts").is_displayed()
         assert not browser.get_log("browser")
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_model_that_compares_patches_is_not_labelled_with(tour):
+    (_, comparing), folder = tour
+    with pytest.raises(InputError, match="fit it without `--set patches=true`"):
+        Labelling.open(comparing, folder, progress=False)
 
 
 def taught(lite, cat, guitar) -> TunedModel:

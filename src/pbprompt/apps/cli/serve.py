@@ -65,7 +65,8 @@ def serve(
     become lasts until the server stops.
 
     [bold]pbprompt fit sample --shots 1 --out sample-model/[/bold] and then
-    [bold]pbprompt serve sample-model/ --demo[/bold] leads through labelling, learning and trying, at /tour.
+    [bold]pbprompt serve sample-model/ --demo[/bold] leads through a look at its images, labelling, learning,
+    trying, and the cases that an answer rests on, at /tour.
     """
     if api_key == "" or (not api_key and os.environ.get("PBPROMPT_API_KEY") == ""):
         raise InputError("PBPROMPT_API_KEY or --api-key is empty: give a key, or unset it to serve without")
@@ -77,8 +78,8 @@ def serve(
         raise InputError("--label-out: give the folder of images too, with --label")
     if label and (examples or shared_classes):
         raise InputError("--label: leave out --examples and --shared-classes, so that a label can be undone")
-    if demo and (label or examples or shared_classes):
-        raise InputError("--demo: leave out --label, --examples and --shared-classes")
+    if demo and (label or examples or shared_classes or photographs):
+        raise InputError("--demo: leave out --label, --examples, --shared-classes and --photographs")
     try:
         with importing():
             import uvicorn
@@ -87,7 +88,7 @@ def serve(
             from pbprompt.apps.serve.app import create_app, server_config
             from pbprompt.apps.serve.labelling import Labelling
             from pbprompt.apps.serve.limits import MIB, Limits
-            from pbprompt.apps.serve.samples import write_drawings
+            from pbprompt.apps.serve.samples import open_tour
             from pbprompt.model.decisions import read_costs
             from pbprompt.model.tuned import TunedModel
     except ImportError as error:
@@ -107,11 +108,13 @@ def serve(
     tuned = for_class_mix(TunedModel.load(model, backbone, device), class_mix)
     if costs:
         tuned = tuned.for_costs(read_costs(costs, tuned.classes))
+    tour = None
     with ExitStack() as leaving:
         if demo:
             label = Path(leaving.enter_context(TemporaryDirectory(prefix="pbprompt-tour-")))
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder goes then, too
-            write_drawings(tuned, label)
+            tour = open_tour(tuned, label)
+            photographs = Path(tour.comparing.info.data.root)
         labelling = Labelling.open(tuned, label, label_out) if label else None
         app = create_app(
             tuned,
@@ -121,7 +124,7 @@ def serve(
             examples=examples,
             shared_classes=shared_classes,
             labelling=labelling,
-            tour=demo,
+            tour=tour,
             photographs=photographs,
         )
         if labelling:

@@ -21,7 +21,7 @@ from pbprompt.apps.serve.labelling import Labelling, add_labelling
 from pbprompt.apps.serve.limits import Limits, Refused
 from pbprompt.apps.serve.middleware import Metrics, Middleware
 from pbprompt.apps.serve.protocol import SELDOM, GuardedProtocol
-from pbprompt.apps.serve.samples import samples_of
+from pbprompt.apps.serve.samples import Tour, samples_of
 from pbprompt.apps.serve.schemas import BUSY, KEY, UNUSABLE, documented
 from pbprompt.apps.serve.service import Service, give_memory_back
 from pbprompt.apps.serve.uploads import receive
@@ -32,6 +32,11 @@ from pbprompt.model.tuned import TunedModel
 PAGE = ("index.html", "style.css", "app.js", "common.js")
 LABEL_PAGE, TOUR_PAGE = ("label.html", "label.js"), ("tour.html", "tour.js")
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+# the page of `look` has its style and script inside; in a tour it is of the package's drawings alone
+INLINE = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 PNG = {"image/png": {"schema": {"type": "string", "format": "binary"}}}
 UNSHARED = {403: "the server keeps no classes: send `classes` with each request"}
 TAKEN = {409: "a class is there in another spelling, or the method cannot"}
@@ -47,7 +52,7 @@ def create_app(
     examples: bool = False,
     shared_classes: bool = False,
     labelling: Labelling | None = None,
-    tour: bool = False,
+    tour: Tour | None = None,
     photographs: Path | None = None,
 ) -> FastAPI:
     """The app that serves a model.
@@ -57,11 +62,12 @@ def create_app(
     teach it labelled images; with `shared_classes`, add classes and remove added ones for all. Without, a
     client sends its further classes with each request, and nothing of them is kept. With `labelling`, whoever
     may use it may label a folder's images at /label; `tour` adds a page that leads through it. `photographs`:
-    the training photographs, which a model that compares patches may then show beside its answers.
+    the training photographs, which a model that compares patches, here or in the tour, may then show beside
+    its answers.
     """
     limits = limits or Limits()
     metrics = Metrics()
-    service = Service(model, limits, metrics, photographs)
+    service = Service(model, limits, metrics, photographs, tour.comparing if tour else None)
     uploads = Shares(limits.held_bytes, "too much is being uploaded at once")
 
     @asynccontextmanager
@@ -173,6 +179,12 @@ def create_app(
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
         return HTMLResponse(page("endpoints.html", **app.openapi()))
+
+    if tour:
+
+        @app.get("/look", include_in_schema=False)
+        async def look() -> HTMLResponse:
+            return HTMLResponse(tour.look, headers={"Content-Security-Policy": INLINE})
 
     for name in (*PAGE, *(LABEL_PAGE if labelling else ()), *(TOUR_PAGE if tour else ())):
         _add_page(app, name)

@@ -20,9 +20,10 @@ NAME_SHOWN = 60  # characters of a client's text in a reason
 
 
 def explain(
-    model: TunedModel, image: Image.Image, request: Explain, photographs: Path | None
+    model: TunedModel, image: Image.Image, request: Explain, photographs: Path | None, by: TunedModel
 ) -> Explanation | bytes:
-    """The maps, or drawn as one PNG; with parts where training photographs may be shown."""
+    """The maps, or drawn as one PNG; with parts, as the model `by` compares them, where training photographs
+    may be shown."""
     check_single_label(model, "it has no heat maps")
     (name,) = known_as(model.classes, [request.class_name])
     if name not in model.classes:
@@ -30,8 +31,8 @@ def explain(
     png = request.format == "png"
     maps = heat_maps(model.predictor, image, [name] if png else model.classes, request.samples)
     parts = []
-    if photographs and not png and comparing(model):
-        parts = cases(model, image, [name], photographs)[0].parts
+    if photographs and not png and comparing(by) and name in by.classes:
+        parts = cases(by, image, [name], photographs)[0].parts
     image.thumbnail((SHOWN_SIDE, SHOWN_SIDE))
     if png:
         return encoded_image(draw_heat_maps(maps, image, request.reading))
@@ -52,7 +53,7 @@ def explain(
                 box=part.box,
                 photograph=part.photograph.name,
                 place=part.place,
-                picture=_base64(draw_case(part, image, model)),
+                picture=_base64(draw_case(part, image, by)),
             )
             for part in parts
         ],

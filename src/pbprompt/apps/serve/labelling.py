@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
 
+from pbprompt.apps.explain.cases import comparing
 from pbprompt.apps.labelling.next_images import (
     Entry,
     names_in_table,
@@ -74,6 +75,10 @@ class Labelling:
             raise InputError(
                 f"{model.method.name} cannot learn while images are labelled: fit `conjugate`, which can, or "
                 "label a table that `pbprompt next` writes"
+            )
+        if comparing(model):
+            raise InputError(
+                "a model that compares patches learns no more images: fit it without `--set patches=true`"
             )
         if not folder.is_dir():
             raise InputError(f"{folder}: not a folder: give one that holds the images to label")

@@ -99,7 +99,8 @@ class Middleware:
             answering = True
             if message["type"] == "http.response.start":
                 await body.drain()
-                MutableHeaders(scope=message).update(HEADERS | ({"Connection": "close"} if body.more else {}))
+                own = MutableHeaders(scope=message)
+                own.update(HEADERS | dict(own) | ({"Connection": "close"} if body.more else {}))
                 self.metrics.requests.labels(endpoint, str(message["status"])).inc()
                 self.metrics.seconds.labels(endpoint).observe(time.perf_counter() - started)
             await send(message)

@@ -5,18 +5,27 @@ import contextlib
 import random
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
+from pbprompt.apps.audit.audit import look
+from pbprompt.apps.audit.page import write_page
 from pbprompt.apps.serve.schemas import Samples
 from pbprompt.errors import InputError
 from pbprompt.files import file_hash
+from pbprompt.learners.method import make_config
 from pbprompt.model.tuned import TunedModel
+from pbprompt.registry import find_method
+from pbprompt.vision.features.cache import FeatureCache
 from pbprompt.vision.images.catalog import SAMPLE
+from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.images import small_jpeg
 from pbprompt.vision.images.sources import open_dataset
 
 SIDE = 224  # about what a tower sees
-EACH = 3  # of a class, for the tour
+EACH = 3  # of a class, to label in the tour
+SHOTS = 4  # of a class, whose parts the tour's images are compared with
 DRAWINGS = {
     "cat": "mammal/1f408.webp",
     "guitar": "musical-instrument/1f3b8.webp",
@@ -25,6 +34,13 @@ DRAWINGS = {
     "owl": "bird/1f989.webp",
     "hammer": "tool/1f528.webp",
 }
+
+
+class Tour(NamedTuple):
+    """What the tour shows besides labelling."""
+
+    look: str  # the page of `pbprompt look --html`
+    comparing: TunedModel  # a second model, since one that compares patches learns no labels
 
 
 def samples_of(to_try: Sequence[Sequence[str]]) -> Samples:
@@ -48,8 +64,9 @@ def _small(file: Path) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(small_jpeg(file, SIDE, quality=80)).decode()
 
 
-def write_drawings(model: TunedModel, folder: Path) -> None:
-    """Copies of test images of the model's classes, in an order and by names that say no class."""
+def open_tour(model: TunedModel, folder: Path) -> Tour:
+    """Its images to label are copies of the sample's test images, in an order and by names that say no class;
+    `look` looks at all test images."""
     sample = open_dataset("sample")
     known = [sample.classes.index(name) for name in model.classes if name in sample.classes]
     if len(known) < 2:
@@ -61,3 +78,8 @@ def write_drawings(model: TunedModel, folder: Path) -> None:
     random.Random(0).shuffle(chosen)
     for number, item in enumerate(chosen):
         shutil.copy(sample.root / item.path, folder / f"{number:03}.webp")
+    tower, page, kind = model.backbone.towers[0], folder / "look.html", find_method("conjugate")
+    write_page(look(replace(sample, train=(), val=()), backbone=tower), page)
+    settings = make_config(kind, overrides=["patches=true"])
+    drawn = draw(sample, SHOTS, seed=1).apply(sample)
+    return Tour(page.read_text("utf-8"), TunedModel.fit(drawn, FeatureCache(tower), kind, settings))

@@ -55,9 +55,15 @@ class Service:
     """The work behind one app, the model as it is now, and the threads that do it."""
 
     def __init__(
-        self, model: TunedModel, limits: Limits, metrics: Metrics, photographs: Path | None = None
+        self,
+        model: TunedModel,
+        limits: Limits,
+        metrics: Metrics,
+        photographs: Path | None = None,
+        comparing: TunedModel | None = None,
     ) -> None:
-        self.limits, self.metrics, self._photographs = limits, metrics, photographs
+        self.limits, self.metrics = limits, metrics
+        self._photographs, self._comparing = photographs, comparing
         self._fitted = model
         self.take(model)
         self._rule = lru_cache(maxsize=limits.visits)(rule_and_note)  # asked with every image
@@ -129,7 +135,8 @@ class Service:
             async with in_time(self.limits.answer_seconds):
                 model = await self._visited(request.classes)
                 (image,) = await self._decoded([request.image])
-                return await self._aside(lambda: explain(model, image, request, self._photographs))
+                by = self._comparing or model
+                return await self._aside(lambda: explain(model, image, request, self._photographs, by))
 
     async def add_classes(self, names: Sequence[str]) -> None:
         async with in_time(self.limits.answer_seconds):

@@ -9,7 +9,7 @@ async function refresh() {
   byId("labelled").textContent = labelled < WANTED ? `${labelled} of ${WANTED} labelled.` : `${labelled} labelled: done.`;
   byId("change").textContent = !labelled || !estimate
     ? "Label an image first."
-    : `Right on ${rightly(estimate)}` + (first ? `; before your labels on ${rightly(first)}.` : ".");
+    : `Right on ${rightly(estimate)}` + (first ? `; before your labels on ${rightly(first)}.` : "; before your labels there were not two of a class, to judge one by the other.");
 }
 
 onKey(() => refresh().catch(complain));
