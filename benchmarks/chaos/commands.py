@@ -20,6 +20,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import traceback
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -103,8 +104,8 @@ def begun(
         except SystemExit as end:
             sys.stdout.flush()
             os._exit(int(end.code or 0))
-        except BaseException as error:
-            os.write(2, f"Traceback {error!r}".encode())
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
         finally:
             os._exit(99)
     return child, log
