@@ -3,6 +3,7 @@
 import io
 import struct
 import time
+import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,7 +17,7 @@ from pbprompt.errors import InputError
 from pbprompt.vision.images import images
 from pbprompt.vision.images.crops import Crop
 from pbprompt.vision.images.decoding import Decoder
-from pbprompt.vision.images.images import HEIC, head_of, is_heic, looks_like_image, open_image
+from pbprompt.vision.images.images import HEIC, head_of, is_heic, looks_like_image, open_image, read_file
 from pbprompt.vision.images.stream import Record
 
 RED = (200, 30, 40)
@@ -387,3 +388,15 @@ def test_what_libjpeg_holds_of_a_progressive_jpeg_counts_however_small_it_is_dra
     with pytest.raises(InputError, match="allowed: make it smaller"):
         open_image(io.BytesIO(data), draft=50)
     assert open_image(io.BytesIO(jpeg_of((400, 400))), draft=50).size == (50, 50)
+
+
+def test_a_small_file_takes_no_memory_for_the_most_that_is_read(tmp_path):
+    (tmp_path / "small.jpg").write_bytes(b"small")
+    tracemalloc.start()
+    try:
+        assert read_file(tmp_path / "small.jpg", 1 << 30) == b"small"
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(InputError, match="larger than 0 MiB"):
+        read_file(tmp_path / "small.jpg", 4)

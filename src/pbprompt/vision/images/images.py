@@ -271,7 +271,8 @@ def read_file(path: Path, most: int, name: str = "") -> bytes:
     try:
         if not is_special(path):
             with path.open("rb") as file:
-                if len(content := file.read(most + 1)) <= most:
+                # read(most + 1) would take memory for that many bytes, whatever there is to read
+                if os.fstat(file.fileno()).st_size <= most and len(content := file.read()) <= most:
                     return content
             why = f"the file is larger than {most >> 20} MiB"
     except FileNotFoundError:
